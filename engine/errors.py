@@ -1,0 +1,20 @@
+"""Errors that speak to the user. The command line prints their text and exits with code 2."""
+
+
+class UserError(Exception):
+    """Something the user gave cannot work.
+
+    The message says what was wrong, the value that was given, and what would be right.
+    """
+
+
+class RequestRefused(UserError):
+    """A request that can never run under the present settings (too long for the pool or the model)."""
+
+
+class KVCacheTooSmall(UserError):
+    """The KV cache left by the memory settings cannot hold one request of `max_model_len` tokens."""
+
+
+class OutOfDeviceMemory(Exception):
+    """The device ran out of memory while executing. The trial failed, the process need not."""

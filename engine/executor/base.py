@@ -1,0 +1,79 @@
+"""The contract between the loop and whatever executes a step."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.clock import Clock
+from engine.scheduler.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came out of a step.
+
+    Attributes:
+        token_ids: one per scheduled request whose `samples` is true, in the plan's order.
+        device_time_ns: busy time of the device; None where it cannot be told.
+    """
+
+    token_ids: list[int]
+    device_time_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryProfile:
+    """What a profiling step found, in bytes.
+
+    Attributes:
+        total: the device's total memory.
+        weights: held by the weights.
+        other: held by anything else that is not the KV cache (CUDA context, other processes).
+        peak_activation: the most that a step of the profiled size held for itself, and gave back.
+    """
+
+    total: int
+    weights: int
+    other: int
+    peak_activation: int
+
+
+class Executor(Protocol):
+    """Carries out steps. It never decides what runs.
+
+    Attributes:
+        clock: the time that this executor's steps take place in.
+        device_name: for people, e.g. `NVIDIA H200` or `CPU (AMD EPYC, 2 threads)`.
+        simulated: no real device ran; everything that comes out must say so.
+        max_model_len: longest request in tokens.
+        eos_token_ids: tokens that end a request unless `ignore_eos`.
+    """
+
+    clock: Clock
+    device_name: str
+    simulated: bool
+    max_model_len: int
+    eos_token_ids: tuple[int, ...]
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step: write the keys and values of its tokens, sample where asked.
+
+        Raises:
+            OutOfDeviceMemory: the device's memory did not suffice.
+        """
+        ...
+
+    def kv_bytes_per_block(self, block_size: int) -> int:
+        """Bytes of keys and values, over all layers, of one block."""
+        ...
+
+    def profile_memory(self, max_num_batched_tokens: int, max_num_seqs: int) -> MemoryProfile:
+        """Measure a step of the largest size these limits allow. Remembers what it has measured."""
+        ...
+
+    def allocate_kv(self, num_blocks: int, block_size: int) -> None:
+        """Make room for block ids 0 .. num_blocks - 1. Keeps the tensors when nothing changes."""
+        ...
+
+    def shutdown(self) -> None:
+        """Give back the device."""
+        ...

@@ -1,0 +1,147 @@
+"""One request inside the engine: what was asked, how far it is, which blocks it holds, what happened to it."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from engine.errors import UserError
+
+
+class RequestStatus(StrEnum):
+    """Where a request is. WAITING -> RUNNING -> FINISHED, with PREEMPTED in the place of WAITING after a preemption."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen and when to stop. vLLM's names.
+
+    Attributes:
+        max_tokens: most output tokens, at least 1.
+        temperature: 0 for greedy.
+        top_k: keep the k likeliest tokens; 0 keeps all.
+        top_p: keep the smallest set of likeliest tokens whose probability reaches p, in (0, 1].
+        seed: seed of this request's own random stream; None draws one.
+        ignore_eos: go on until `max_tokens` whatever is sampled.
+        stop_token_ids: tokens that end the request, beside the model's own end-of-sequence.
+
+    Raises:
+        UserError: a value out of range.
+    """
+
+    max_tokens: int = 16
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise UserError(f"max_tokens={self.max_tokens} is not possible: ask for at least 1")
+        if self.temperature < 0:
+            raise UserError(f"temperature={self.temperature} is not possible: it is 0 (greedy) or more")
+        if self.top_k < 0:
+            raise UserError(f"top_k={self.top_k} is not possible: it is 0 (off) or more")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"top_p={self.top_p} is not possible: it lies in (0, 1]")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEvent:
+    """One line of a request's history.
+
+    Attributes:
+        time_ns: when, by the engine's clock.
+        kind: `queued`, `admitted`, `chunk` (a piece of prefill), `preempted`, `finished`.
+        tokens: queued: prompt tokens; admitted: tokens found in the prefix cache; chunk: tokens computed;
+            preempted: computed tokens lost; finished: output tokens.
+        blocks: preempted: blocks given back; else the blocks held.
+        detail: finished: the reason.
+    """
+
+    time_ns: int
+    kind: str
+    tokens: int
+    blocks: int = 0
+    detail: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request's state. Its known tokens are the prompt's and those it has produced.
+
+    Invariant: `0 <= num_computed_tokens <= num_tokens`, and the block table has room for the computed tokens.
+    A request yields a token when its computed count reaches its known tokens. Nothing here tells a prefill
+    from a decode phase: that is only a matter of how many tokens are missing.
+
+    Attributes:
+        request_id: unique among live requests.
+        prompt_token_ids: at least one token.
+        sampling: stop conditions and sampling.
+        priority: lower is more urgent (policy `priority`).
+        arrival_ns: when it arrived, by the engine's clock.
+        sequence_number: order of arrival, set by the scheduler; breaks ties.
+        token_ids: prompt and output so far.
+        num_computed_tokens: tokens whose keys and values lie in the cache.
+        max_computed_tokens: the most that `num_computed_tokens` ever was; computing below it again is waste.
+        block_table: ids of the blocks it holds, in order of position.
+        block_hashes: hash per full block of known tokens, made as they fill.
+        num_cached_tokens: tokens found in the prefix cache at the first admission.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    priority: int = 0
+    arrival_ns: int = 0
+    sequence_number: int = 0
+    status: RequestStatus = RequestStatus.WAITING
+    finish_reason: FinishReason | None = None
+    token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    max_computed_tokens: int = 0
+    block_table: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    num_recomputed_tokens: int = 0
+    history: list[RequestEvent] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.prompt_token_ids:
+            raise UserError("a request needs at least one prompt token")
+        self.token_ids = list(self.prompt_token_ids)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Known tokens: prompt and output."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - len(self.prompt_token_ids)
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[len(self.prompt_token_ids) :]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is RequestStatus.FINISHED

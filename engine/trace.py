@@ -1,0 +1,49 @@
+"""One record per iteration, whoever executes it. The field names are a contract with every report."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class IterationRecord:
+    """What one step did. Times are nanoseconds of the engine's clock.
+
+    Attributes:
+        iteration: number of the step since the engine was made.
+        t_start, t_end: from before scheduling to after the tokens were taken in.
+        prefill_tokens, prefill_seqs: tokens of chunks that fill a prompt (or fill it again after a preemption).
+        decode_tokens, decode_seqs: tokens of requests that go on producing, one each.
+        context_tokens: sum over the step's requests of the tokens each attends to at its last row.
+        cached_tokens: tokens that requests admitted in this step found in the prefix cache.
+        running, waiting: requests after scheduling.
+        kv_blocks_used, kv_blocks_total: blocks owned after scheduling, and usable ones.
+        preemptions_recompute, preemptions_swap: victims of this step.
+        swapped_in_blocks, swapped_out_blocks: traffic to host memory.
+        recomputed_tokens: tokens of this step that had been computed before.
+        schedule_time_ns: planning the step and taking in its results, on the host.
+        execute_time_ns: the executor's share.
+        device_time_ns: busy time of the device; None where it cannot be told (CPU).
+        gap_ns: device idle before this step, since the end of the one before; 0 for the first.
+    """
+
+    iteration: int
+    t_start: int
+    t_end: int
+    prefill_tokens: int
+    decode_tokens: int
+    prefill_seqs: int
+    decode_seqs: int
+    context_tokens: int
+    cached_tokens: int
+    running: int
+    waiting: int
+    kv_blocks_used: int
+    kv_blocks_total: int
+    preemptions_recompute: int
+    preemptions_swap: int
+    swapped_in_blocks: int
+    swapped_out_blocks: int
+    recomputed_tokens: int
+    schedule_time_ns: int
+    execute_time_ns: int
+    device_time_ns: int | None
+    gap_ns: int
