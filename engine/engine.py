@@ -1,0 +1,176 @@
+"""The loop: requests in, steps, tokens out. Single-threaded; every call happens between two steps."""
+
+from engine.clock import Clock
+from engine.config import CacheConfig, SchedulerConfig
+from engine.executor.base import Executor, MemoryProfile, StepResult
+from engine.kv_cache.manager import KVCacheManager
+from engine.kv_cache.sizing import KVBudget
+from engine.request import Request
+from engine.scheduler.plan import StepPlan, TokenEvent
+from engine.scheduler.scheduler import Scheduler
+from engine.trace import IterationRecord
+
+
+class Engine:
+    """A continuous-batching engine over any executor.
+
+    Args:
+        executor: carries out steps; its clock is the engine's.
+        scheduler: seats, token budget, chunk limit, policy.
+        cache: memory share, block size, prefix caching.
+
+    Raises:
+        KVCacheTooSmall: the memory left cannot hold one request of `max_model_len` tokens.
+
+    Example:
+        >>> engine = Engine(executor, SchedulerConfig(max_num_seqs=8), CacheConfig())
+        >>> engine.add_request(Request("a", [1, 2, 3], SamplingParams(max_tokens=4)))
+        >>> while engine.has_work:
+        ...     events, record = engine.step()
+    """
+
+    def __init__(self, executor: Executor, scheduler: SchedulerConfig, cache: CacheConfig) -> None:
+        self.executor = executor
+        self.scheduler_config = scheduler
+        self.cache_config = cache
+        self.kv_budget: KVBudget | None = None
+        self.num_blocks = 0
+        self._iteration = 0
+        self._last_execute_end_ns: int | None = None
+        self._configure(scheduler, cache)
+
+    @property
+    def clock(self) -> Clock:
+        return self.executor.clock
+
+    @property
+    def has_work(self) -> bool:
+        """Any request that has not ended."""
+        return self.scheduler.has_work
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request; see `Scheduler.add` for what is refused."""
+        self.scheduler.add(request)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request now and take its blocks back. False when there is no such live request."""
+        return self.scheduler.abort(request_id)
+
+    def step(self) -> tuple[list[TokenEvent], IterationRecord]:
+        """Run one iteration.
+
+        Returns:
+            One event per new token, and the iteration's record.
+
+        Raises:
+            OutOfDeviceMemory: the device's memory did not suffice. `reset` makes the engine usable again.
+        """
+        clock = self.clock
+        t_start = clock.now_ns()
+        plan = self.scheduler.schedule()
+        t_execute = clock.now_ns()
+        result = self.executor.execute(plan) if plan.scheduled else StepResult([])
+        t_executed = clock.now_ns()
+        events = self.scheduler.finish_step(plan, result)
+        t_end = clock.now_ns()
+        idle_since = t_execute if self._last_execute_end_ns is None else self._last_execute_end_ns
+        self._last_execute_end_ns = t_executed
+        record = self._record(plan, result, (t_start, t_execute, t_executed, t_end), t_execute - idle_since)
+        self._iteration += 1
+        return events, record
+
+    def _record(
+        self, plan: StepPlan, result: StepResult, times: tuple[int, int, int, int], gap_ns: int
+    ) -> IterationRecord:
+        t_start, t_execute, t_executed, t_end = times
+        prefill_tokens = decode_tokens = decode_seqs = context_tokens = 0
+        for share in plan.scheduled:
+            context_tokens += share.num_computed + share.num_tokens
+            if share.is_decode:
+                decode_seqs += 1
+                decode_tokens += share.num_tokens
+            else:
+                prefill_tokens += share.num_tokens
+        return IterationRecord(
+            iteration=self._iteration,
+            t_start=t_start,
+            t_end=t_end,
+            prefill_tokens=prefill_tokens,
+            decode_tokens=decode_tokens,
+            prefill_seqs=len(plan.scheduled) - decode_seqs,
+            decode_seqs=decode_seqs,
+            context_tokens=context_tokens,
+            cached_tokens=plan.cached_tokens,
+            running=plan.num_running,
+            waiting=plan.num_waiting,
+            kv_blocks_used=plan.kv_blocks_used,
+            kv_blocks_total=self.num_blocks,
+            preemptions_recompute=len(plan.preempted),
+            preemptions_swap=0,
+            swapped_in_blocks=0,
+            swapped_out_blocks=0,
+            recomputed_tokens=plan.recomputed_tokens,
+            schedule_time_ns=(t_execute - t_start) + (t_end - t_executed),
+            execute_time_ns=t_executed - t_execute,
+            device_time_ns=result.device_time_ns,
+            gap_ns=gap_ns,
+        )
+
+    def reconfigure(self, *, scheduler: SchedulerConfig | None = None, cache: CacheConfig | None = None) -> None:
+        """Change settings without loading the weights again; the prefix cache starts empty.
+
+        The KV tensors are allocated anew only when the number or size of the blocks changes. When the new settings
+        cannot work, the old ones stay.
+
+        Raises:
+            RuntimeError: the engine has work.
+            KVCacheTooSmall: the memory left cannot hold one request of `max_model_len` tokens.
+        """
+        if self.has_work:
+            raise RuntimeError("reconfigure needs an idle engine: finish or abort its requests first")
+        self._configure(scheduler or self.scheduler_config, cache or self.cache_config)
+
+    def reset(self) -> None:
+        """Drop every request, whatever state a failed step left, and the prefix cache. Settings stay."""
+        self._make_scheduler()
+
+    def _configure(self, scheduler: SchedulerConfig, cache: CacheConfig) -> None:
+        budget, num_blocks = self._size_cache(scheduler, cache)
+        self.executor.allocate_kv(num_blocks, cache.block_size)
+        self.scheduler_config, self.cache_config = scheduler, cache
+        self.kv_budget, self.num_blocks = budget, num_blocks
+        self._make_scheduler()
+
+    def _size_cache(self, scheduler: SchedulerConfig, cache: CacheConfig) -> tuple[KVBudget | None, int]:
+        if cache.num_gpu_blocks_override is not None:
+            return None, cache.num_gpu_blocks_override
+        profile = self.executor.profile_memory(scheduler.max_num_batched_tokens, scheduler.max_num_seqs)
+        budget = kv_budget(profile, cache, self.executor.kv_bytes_per_block(cache.block_size))
+        return budget, budget.require(self.executor.max_model_len, cache.block_size)
+
+    def _make_scheduler(self) -> None:
+        kv = KVCacheManager(
+            self.num_blocks,
+            self.cache_config.block_size,
+            enable_prefix_caching=self.cache_config.enable_prefix_caching,
+        )
+        self.scheduler = Scheduler(
+            self.scheduler_config,
+            kv,
+            self.clock,
+            max_model_len=self.executor.max_model_len,
+            eos_token_ids=self.executor.eos_token_ids,
+        )
+        self._last_execute_end_ns = None
+
+
+def kv_budget(profile: MemoryProfile, cache: CacheConfig, bytes_per_block: int) -> KVBudget:
+    """What a memory profile leaves for the KV cache under these settings."""
+    return KVBudget(
+        total=profile.total,
+        gpu_memory_utilization=cache.gpu_memory_utilization,
+        weights=profile.weights,
+        other=profile.other,
+        peak_activation=profile.peak_activation,
+        bytes_per_block=bytes_per_block,
+    )
