@@ -117,7 +117,7 @@ class Engine:
         )
 
     def reconfigure(self, *, scheduler: SchedulerConfig | None = None, cache: CacheConfig | None = None) -> None:
-        """Change settings without loading the weights again; the prefix cache starts empty.
+        """Change settings without loading the weights again; prefix cache and iteration count start afresh.
 
         The KV tensors are allocated anew only when the number or size of the blocks changes. When the new settings
         cannot work, the old ones stay.
@@ -161,6 +161,7 @@ class Engine:
             max_model_len=self.executor.max_model_len,
             eos_token_ids=self.executor.eos_token_ids,
         )
+        self._iteration = 0
         self._last_execute_end_ns = None
 
 

@@ -8,7 +8,7 @@ class IterationRecord:
     """What one step did. Times are nanoseconds of the engine's clock.
 
     Attributes:
-        iteration: number of the step since the engine was made.
+        iteration: number of the step since the engine was made or reconfigured.
         t_start, t_end: from before scheduling to after the tokens were taken in.
         prefill_tokens, prefill_seqs: tokens of chunks that fill a prompt (or fill it again after a preemption).
         decode_tokens, decode_seqs: tokens of requests that go on producing, one each.

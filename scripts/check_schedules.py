@@ -90,7 +90,9 @@ def main(paths: list[str]) -> int:
             print(difference)
         steps = sum(len(s["steps"]) for s in scenarios)
         failed += len(differences)
-        print(f"{path}: {len(scenarios) - len(differences)} of {len(scenarios)} scenarios agree, {steps} steps recorded")
+        print(
+            f"{path}: {len(scenarios) - len(differences)} of {len(scenarios)} scenarios agree, {steps} steps recorded"
+        )
     return 1 if failed else 0
 
 

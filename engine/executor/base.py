@@ -41,18 +41,21 @@ class Executor(Protocol):
     """Carries out steps. It never decides what runs.
 
     Attributes:
-        clock: the time that this executor's steps take place in.
         device_name: for people, e.g. `NVIDIA H200` or `CPU (AMD EPYC, 2 threads)`.
         simulated: no real device ran; everything that comes out must say so.
         max_model_len: longest request in tokens.
         eos_token_ids: tokens that end a request unless `ignore_eos`.
     """
 
-    clock: Clock
     device_name: str
     simulated: bool
     max_model_len: int
     eos_token_ids: tuple[int, ...]
+
+    @property
+    def clock(self) -> Clock:
+        """The time that this executor's steps take place in."""
+        ...
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step: write the keys and values of its tokens, sample where asked.

@@ -68,7 +68,9 @@ class BlockPool:
         for block in reversed(blocks):
             self._ref_count[block] -= 1
             if self._ref_count[block] == 0:
-                self._insert_before(self._next[self.num_blocks] if self._hash[block] is None else self.num_blocks, block)
+                self._insert_before(
+                    self._next[self.num_blocks] if self._hash[block] is None else self.num_blocks, block
+                )
                 self.num_free += 1
 
     def _insert_before(self, successor: int, block: int) -> None:
@@ -123,13 +125,16 @@ class BlockPool:
             for block in table:
                 counts[block] += 1
         assert counts == self._ref_count, "reference counts differ from the tables that hold the blocks"
-        free, at = [], self._next[self.num_blocks]
+        free: list[int] = []
+        at = self._next[self.num_blocks]
         while at != self.num_blocks and len(free) <= self.num_blocks:
-            assert self._next[self._prev[at]] == at and self._prev[self._next[at]] == at, f"links broken at {at}"
+            assert self._next[self._prev[at]] == at == self._prev[self._next[at]], f"links broken at {at}"
             free.append(at)
             at = self._next[at]
         assert len(free) == self.num_free, f"free list has {len(free)} blocks, count says {self.num_free}"
-        assert sorted(free) == [b for b, count in enumerate(counts) if count == 0], "free list is not the unowned blocks"
+        assert sorted(free) == [b for b, count in enumerate(counts) if count == 0], (
+            "free list is not the unowned blocks"
+        )
         named = [*self._block_of_hash.items(), *((h, b) for h, blocks in self._copies.items() for b in blocks)]
         assert len({block for _, block in named}) == len(named), "a block is named by two hashes"
         assert all(self._hash[block] == content_hash for content_hash, block in named), "a hash names a wrong block"

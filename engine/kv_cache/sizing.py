@@ -54,8 +54,8 @@ class KVBudget:
         raise KVCacheTooSmall(
             f"gpu_memory_utilization={self.gpu_memory_utilization:g} leaves {_gib(max(0, self.kv_bytes))} for the KV "
             f"cache, room for {fits} tokens, but one request may have max_model_len={max_model_len} "
-            f"({_gib(needed * self.bytes_per_block)}). Of {_gib(self.total)} in all, weights take {_gib(self.weights)}, "
-            f"a step's activations {_gib(self.peak_activation)}, others {_gib(self.other)}. {remedy}{shorter}."
+            f"({_gib(needed * self.bytes_per_block)}). Of {_gib(self.total)} in all, weights take "
+            f"{_gib(self.weights)}, a step's activations {_gib(self.peak_activation)}, others {_gib(self.other)}. {remedy}{shorter}."
         )
 
 

@@ -120,7 +120,7 @@ class Scheduler:
         """Plan the running requests in order of admission. Returns what is left of the token budget."""
         budget = self.config.max_num_batched_tokens
         chunk_limit = self._chunk_limit()
-        running, scheduled = self.running, plan.scheduled
+        running = self.running
         index = 0
         while index < len(running) and budget > 0:
             request = running[index]

@@ -73,7 +73,9 @@ def steps_of(
             scheduler.add(pending.pop(0)[1])
         plan = scheduler.schedule()
         preempted = "".join(f" preempts {r.request_id[0]}" for r in plan.preempted)
-        steps.append("{" + ",".join(f"{s.request.request_id[0]}{s.num_tokens}" for s in plan.scheduled) + "}" + preempted)
+        steps.append(
+            "{" + ",".join(f"{s.request.request_id[0]}{s.num_tokens}" for s in plan.scheduled) + "}" + preempted
+        )
         scheduler.finish_step(plan, StepResult([7] * sum(s.samples for s in plan.scheduled)))
         step += 1
     return steps

@@ -23,7 +23,7 @@ def test_blocks_are_what_weights_others_and_activations_leave() -> None:
 
 
 def test_too_little_for_one_request_names_the_smallest_setting_that_works() -> None:
-    with pytest.raises(KVCacheTooSmall, match="gpu_memory_utilization=0.901 is the smallest") as caught:
+    with pytest.raises(KVCacheTooSmall, match=r"gpu_memory_utilization=0\.901 is the smallest") as caught:
         budget(0.6).require(max_model_len=256, block_size=16)
     assert "lower max_model_len to 64" in str(caught.value)
     assert budget(0.901).require(max_model_len=256, block_size=16) == 16

@@ -122,12 +122,11 @@ def test_pool_stays_whole_and_contents_right_under_any_sequence_of_actions(
         steps += 1
         assert steps < 20_000, "no progress"
     assert machine.kv.pool.num_used == 0, "blocks leaked when idle"
-    assert len(machine.scheduler.waiting) == 0 and machine.scheduler.running == []
+    assert len(machine.scheduler.waiting) == 0
+    assert machine.scheduler.running == []
     for request in machine.requests:
         if request.finish_reason is not FinishReason.ABORT:
             assert request.num_output_tokens == request.sampling.max_tokens
-        assert [e.kind for e in request.history][0] == "queued"
+        assert request.history[0].kind == "queued"
         assert [e.kind for e in request.history].count("preempted") == request.num_preemptions
         assert request.history[-1].kind == "finished"
-        computed = sum(e.tokens for e in request.history if e.kind == "chunk")
-        assert computed + request.num_output_tokens >= 1 or request.finish_reason is FinishReason.ABORT

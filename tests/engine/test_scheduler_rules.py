@@ -1,5 +1,7 @@
 """Single rules of the scheduler that the recorded schedules do not show."""
 
+from typing import Any
+
 import pytest
 
 from engine.clock import VirtualClock
@@ -11,13 +13,13 @@ from engine.request import FinishReason, Request, SamplingParams
 from engine.scheduler.scheduler import Scheduler
 
 
-def make(num_blocks: int = 8, max_model_len: int = 64, eos: tuple[int, ...] = (), **config: int) -> Scheduler:
+def make(num_blocks: int = 8, max_model_len: int = 64, eos: tuple[int, ...] = (), **config: Any) -> Scheduler:
     kv = KVCacheManager(num_blocks, 4, enable_prefix_caching=True)
     return Scheduler(SchedulerConfig(**config), kv, VirtualClock(), max_model_len=max_model_len, eos_token_ids=eos)
 
 
-def ask(name: str = "a", prompt: int = 5, **sampling: object) -> Request:
-    return Request(name, list(range(prompt)), SamplingParams(**sampling))  # type: ignore[arg-type]
+def ask(name: str = "a", prompt: int = 5, **sampling: Any) -> Request:
+    return Request(name, list(range(prompt)), SamplingParams(**sampling))
 
 
 def run_step(scheduler: Scheduler, token: int = 1) -> None:

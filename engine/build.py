@@ -1,0 +1,142 @@
+"""From an `EngineConfig` to something that runs: finds model and device, refuses early what cannot fit."""
+
+from collections.abc import Callable
+
+from engine.config import EngineConfig
+from engine.engine import Engine
+from engine.errors import UserError
+from engine.executor.base import Executor
+from engine.executor.roofline import Roofline, find_card
+from engine.executor.simulated import SimulatedExecutor
+from engine.kv_cache.sizing import GIB, KVBudget
+from engine.model.resolve import ModelSource, resolve_model
+
+SIMULATED_PREFIX = "sim:"
+
+
+def say_nothing(text: str) -> None:
+    """The default listener."""
+
+
+def find_device(name: str) -> str:
+    """The device that `name` means: `auto` is the first CUDA device, or the CPU where there is none.
+
+    Raises:
+        UserError: no such device.
+    """
+    if name.startswith(SIMULATED_PREFIX):
+        find_card(name.removeprefix(SIMULATED_PREFIX))
+        return name
+    import torch
+
+    from engine.executor.device import resolve_device
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return str(resolve_device(name))
+
+
+def load_executor(
+    config: EngineConfig, source: ModelSource, *, longest_request: int = 2, say: Callable[[str], None] = say_nothing
+) -> Executor:
+    """Load a model onto the configured device.
+
+    Args:
+        config: `max_model_len` None means the model's own maximum, at most `AUTO_MAX_MODEL_LEN` unless the
+            longest request needs more.
+        source: what `resolve_model` found.
+        longest_request: prompt and output tokens of the longest request to come.
+        say: told in one line what takes long.
+
+    Raises:
+        UserError: a device, type or length that cannot be, or a KV cache too small for one request. The latter is
+            found out before any weight is loaded, as far as arithmetic can tell.
+    """
+    max_model_len = choose_max_model_len(config.model.max_model_len, source, longest_request)
+    device = find_device(config.device)
+    if device.startswith(SIMULATED_PREFIX):
+        return _simulated(config, source, device, max_model_len)
+    from engine.executor.torch_executor import TorchExecutor
+
+    _refuse_what_cannot_fit(config, source, device, max_model_len)
+    say(f"loading {source.name} onto {device}")
+    return TorchExecutor.load(
+        source,
+        dtype=config.model.dtype,
+        device=device,
+        device_memory_bytes=config.device_memory_bytes,
+        max_model_len=max_model_len,
+        seed=config.model.seed,
+    )
+
+
+def build_engine(config: EngineConfig, *, say: Callable[[str], None] = say_nothing) -> Engine:
+    """An engine ready for requests; see `load_executor` for what it refuses."""
+    source = resolve_model(config.model.model, say)
+    return Engine(load_executor(config, source, say=say), config.scheduler, config.cache)
+
+
+AUTO_MAX_MODEL_LEN = 8192
+
+
+def choose_max_model_len(asked: int | None, source: ModelSource, longest_request: int) -> int:
+    """The longest request to allow, in tokens.
+
+    Raises:
+        UserError: the model cannot have that length, or requests of the workload would not fit into it.
+    """
+    limit = source.arch.max_position_embeddings
+    if longest_request > limit:
+        raise UserError(
+            f"the workload's longest request has {longest_request} tokens, but {source.name} takes {limit}: "
+            "choose a workload with shorter prompts and outputs, or another model"
+        )
+    if asked is None:
+        return min(limit, max(AUTO_MAX_MODEL_LEN, longest_request))
+    if asked > limit:
+        raise UserError(f"max_model_len={asked} is not possible: {source.name} takes at most {limit} tokens")
+    if asked < longest_request:
+        raise UserError(
+            f"max_model_len={asked} is not possible with this workload: its longest request has "
+            f"{longest_request} tokens"
+        )
+    return asked
+
+
+def _simulated(config: EngineConfig, source: ModelSource, device: str, max_model_len: int) -> SimulatedExecutor:
+    card = find_card(device.removeprefix(SIMULATED_PREFIX))
+    bytes_per_element = 4 if config.model.dtype == "float32" else 2
+    return SimulatedExecutor(
+        source.arch,
+        Roofline(source.arch, card, bytes_per_element=bytes_per_element),
+        device_name=device,
+        device_memory_bytes=config.device_memory_bytes or int(card.memory_gib * GIB),
+        max_model_len=max_model_len,
+        bytes_per_element=bytes_per_element,
+    )
+
+
+def _refuse_what_cannot_fit(config: EngineConfig, source: ModelSource, device: str, max_model_len: int) -> None:
+    """Weights and one longest request must fit, activations left aside: those are measured after loading."""
+    import torch
+
+    from engine.executor.device import resolve_dtype
+    from engine.executor.memory import default_cpu_total
+
+    element = resolve_dtype(config.model.dtype, torch.device(device), source.checkpoint_dtype).itemsize
+    weights = source.arch.weight_bytes(element)
+    if config.device_memory_bytes is not None:
+        total = config.device_memory_bytes
+    elif device == "cpu":
+        total = default_cpu_total(weights)
+    else:
+        total = torch.cuda.get_device_properties(device).total_memory
+    if config.cache.num_gpu_blocks_override is None:
+        KVBudget(
+            total=total,
+            gpu_memory_utilization=config.cache.gpu_memory_utilization,
+            weights=weights,
+            other=0,
+            peak_activation=0,
+            bytes_per_block=config.cache.block_size * source.arch.kv_bytes_per_token(element),
+        ).require(max_model_len, config.cache.block_size)

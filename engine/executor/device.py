@@ -1,0 +1,113 @@
+"""Which device, what it is called, which number type on it, and what its lack of memory looks like."""
+
+import gc
+import platform
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import torch
+
+from engine.errors import OutOfDeviceMemory, UserError
+from engine.model.checkpoint import CheckpointDtype
+
+_DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def resolve_device(name: str) -> torch.device:
+    """`cpu`, `cuda` or `cuda:N` as a device that is there.
+
+    Raises:
+        UserError: another name, or no such card.
+    """
+    kind, _, number = name.partition(":")
+    if name == "cpu":
+        return torch.device("cpu")
+    if kind != "cuda" or (number and not number.isdecimal()) or name.endswith(":"):
+        raise UserError(f"device {name!r} is not possible: choose cpu, cuda or cuda:N")
+    count = torch.cuda.device_count()
+    if int(number or 0) >= count:
+        found = f"cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0" if count else "no CUDA device"
+        raise UserError(f"device {name!r} is not there: torch {torch.__version__} finds {found}; cpu always works")
+    return torch.device("cuda", int(number or 0))
+
+
+def resolve_dtype(name: str, device: torch.device, checkpoint: CheckpointDtype) -> torch.dtype:
+    """The number type to compute in; `auto` is float32 on the CPU, else the checkpoint's 16-bit type or bfloat16.
+
+    Raises:
+        UserError: another name.
+    """
+    if name == "auto":
+        automatic = "float32" if device.type == "cpu" else checkpoint if checkpoint != "float32" else "bfloat16"
+        return _DTYPES[automatic]
+    if name not in _DTYPES:
+        raise UserError(f"dtype={name!r} is not possible: choose one of auto, {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def describe_device(device: torch.device) -> str:
+    """The device's name for people."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"CPU ({_cpu_model()}, {threads} thread{'s' if threads > 1 else ''})"
+
+
+def available_host_bytes() -> int:
+    """Physical memory that this process could still take, a container's limit included."""
+    available = psutil.virtual_memory().available
+    limit, used = _lines("/sys/fs/cgroup/memory.max"), _lines("/sys/fs/cgroup/memory.current")
+    if limit and used and limit[0].isdecimal():
+        available = min(available, max(int(limit[0]) - int(used[0]), 0))
+    return available
+
+
+@contextmanager
+def memory_errors_translated(device: torch.device, doing: str) -> Iterator[None]:
+    """Turn the ways in which torch and numpy run out of memory into one, after giving back what was taken.
+
+    Args:
+        device: whose memory it is.
+        doing: what needed it, for the message.
+
+    Raises:
+        OutOfDeviceMemory: in their place.
+    """
+    try:
+        yield
+        return
+    except (RuntimeError, MemoryError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        # The failed call's frames hold the tensors that filled the memory.
+        traceback.clear_frames(error.__traceback__)
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    raise OutOfDeviceMemory(f"{device} ran out of memory while {doing}: {reason}") from None
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _cpu_model() -> str:
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []

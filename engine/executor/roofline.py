@@ -1,0 +1,96 @@
+"""How long a step takes on a card that is not here: the larger of its arithmetic and its memory traffic.
+
+The roofline model (Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009), with the share of each published
+peak that serving engines commonly reach. A first estimate of a card, not a measurement of one.
+"""
+
+from dataclasses import dataclass
+
+from engine.errors import UserError
+from engine.model.arch import ModelArch
+from engine.scheduler.plan import StepPlan
+
+GB = 1e9
+TERA = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Published figures of an accelerator.
+
+    Attributes:
+        memory_gib: usable device memory.
+        bandwidth_gb_s: memory bandwidth, 10^9 bytes per second.
+        tflops: dense 16-bit tensor arithmetic, 10^12 operations per second.
+        source: where the figures stand.
+    """
+
+    title: str
+    memory_gib: float
+    bandwidth_gb_s: float
+    tflops: float
+    source: str
+
+
+CARDS: dict[str, Card] = {
+    "a10": Card("NVIDIA A10", 22.5, 600, 125, "NVIDIA A10 datasheet, 2021"),
+    "l4": Card("NVIDIA L4", 22.5, 300, 121, "NVIDIA L4 datasheet, 2023"),
+    "4090": Card("NVIDIA RTX 4090", 23.6, 1008, 165, "NVIDIA Ada architecture whitepaper, 2022"),
+    "a100-40g": Card("NVIDIA A100 40GB", 39.4, 1555, 312, "NVIDIA A100 datasheet, 2021"),
+    "a100-80g": Card("NVIDIA A100 80GB SXM", 79.2, 2039, 312, "NVIDIA A100 datasheet, 2021"),
+    "h100": Card("NVIDIA H100 SXM", 79.2, 3350, 989, "NVIDIA H100 datasheet, 2023"),
+    "h200": Card("NVIDIA H200 SXM", 139.8, 4800, 989, "NVIDIA H200 datasheet, 2024"),
+    "mi300x": Card("AMD Instinct MI300X", 191.5, 5300, 1307, "AMD Instinct MI300X datasheet, 2023"),
+}
+
+
+def find_card(name: str) -> Card:
+    """The card of `sim:NAME`.
+
+    Raises:
+        UserError: no such card.
+    """
+    try:
+        return CARDS[name.lower()]
+    except KeyError:
+        raise UserError(
+            f"device 'sim:{name}' is not known: choose one of {', '.join(f'sim:{c}' for c in CARDS)}"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Step time of a model on a card.
+
+    Attributes:
+        compute_efficiency: share of the arithmetic peak that large matrix products reach.
+        bandwidth_efficiency: share of the bandwidth that streaming weights and KV reaches.
+        overhead_s: host and launch time that every step pays.
+        overhead_per_seq_s: host time per request in the step.
+        bytes_per_element: 2 for 16-bit weights and KV.
+    """
+
+    arch: ModelArch
+    card: Card
+    compute_efficiency: float = 0.6
+    bandwidth_efficiency: float = 0.8
+    overhead_s: float = 1e-3
+    overhead_per_seq_s: float = 5e-6
+    bytes_per_element: int = 2
+
+    def seconds(self, plan: StepPlan) -> float:
+        """Duration of a step."""
+        arch = self.arch
+        flops = 0.0
+        context_tokens = 0
+        for share in plan.scheduled:
+            # Each token attends to those before it; the mean context of a chunk stands for all its tokens.
+            mean_context = share.num_computed + (share.num_tokens + 1) // 2
+            flops += share.num_tokens * arch.flops_per_token(mean_context)
+            flops += arch.logits_flops if share.samples else 0
+            context_tokens += share.num_computed + share.num_tokens
+        num_bytes = arch.weight_bytes(self.bytes_per_element)
+        num_bytes += context_tokens * arch.kv_bytes_per_token(self.bytes_per_element)
+        compute_s = flops / (self.card.tflops * TERA * self.compute_efficiency)
+        memory_s = num_bytes / (self.card.bandwidth_gb_s * GB * self.bandwidth_efficiency)
+        return max(compute_s, memory_s) + self.overhead_s + self.overhead_per_seq_s * len(plan.scheduled)

@@ -1,0 +1,117 @@
+"""From logits to tokens: greedy, or by temperature, then top-k, then top-p (vLLM's order).
+
+A draw depends on the request's seed and on how many tokens it has produced, and on nothing else: the same seed
+gives the same tokens whatever its neighbours in the batch, its chunks or its preemptions.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+
+from engine.request import Request, SamplingParams
+
+# vLLM takes a lower temperature for greedy: dividing by it would only overflow.
+_GREEDY_BELOW = 1e-5
+# Rows drawn at a time, which bounds the memory of their probabilities.
+_ROWS = 32
+# Most nuclei lie within so many tokens; a partial sort for them is far cheaper than one of the whole vocabulary.
+_NUCLEUS_GUESS = 256
+
+
+class Sampler:
+    """Chooses tokens.
+
+    Args:
+        seed: of the streams of requests that bring no seed of their own; with the request's id it makes one.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[int]:
+        """One token per row.
+
+        Args:
+            logits: `[rows, vocab]`.
+            requests: whose rows they are.
+        """
+        if not requests:
+            return []
+        tokens = logits.argmax(dim=-1)
+        drawn = [row for row, request in enumerate(requests) if request.sampling.temperature >= _GREEDY_BELOW]
+        # Both kinds invert a cumulative distribution, but over differently ordered tokens, so they never mix:
+        # else a neighbour could change a request's choice.
+        cut = [row for row in drawn if _cuts(requests[row].sampling)]
+        whole = [row for row in drawn if not _cuts(requests[row].sampling)]
+        for rows, draw in ((whole, _draw_whole), (cut, _draw_cut)):
+            for begin in range(0, len(rows), _ROWS):
+                part = rows[begin : begin + _ROWS]
+                sampling = [requests[row].sampling for row in part]
+                index = torch.tensor(part, device=logits.device)
+                scaled = logits.index_select(0, index).float()
+                scaled /= _column([s.temperature for s in sampling], logits.device)
+                uniform = _column([self._uniform(requests[row]) for row in part], logits.device, torch.float64)
+                tokens[index] = draw(scaled, uniform, sampling)
+        return tokens.tolist()
+
+    def _uniform(self, request: Request) -> float:
+        """This request's number in [0, 1) for its next token: 32 bits of a hash, a stream without a state."""
+        seed = request.sampling.seed
+        stream = f"seed {seed}" if seed is not None else f"request {self._seed} {request.request_id}"
+        digest = hashlib.blake2b(f"{stream} {request.num_output_tokens}".encode(), digest_size=4).digest()
+        return int.from_bytes(digest, "big") / 2**32
+
+
+def _cuts(sampling: SamplingParams) -> bool:
+    return sampling.top_k > 0 or sampling.top_p < 1
+
+
+def _column(values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.tensor(values, dtype=dtype, device=device)[:, None]
+
+
+def _draw_whole(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sequence[SamplingParams]) -> torch.Tensor:
+    return _invert(logits.softmax(dim=-1), uniform)[:, 0]
+
+
+def _draw_cut(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sequence[SamplingParams]) -> torch.Tensor:
+    probabilities, token_ids = _truncate(logits, sampling)
+    return token_ids.gather(1, _invert(probabilities, uniform))[:, 0]
+
+
+def _invert(probabilities: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """First index at which the cumulative sum exceeds `uniform` of the total, `[rows, 1]`; never one of probability 0.
+
+    Float64 keeps the sum over a large vocabulary exact enough, and `uniform`, a multiple of 2**-32, below the total.
+    """
+    cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
+    index = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    # Only the NaN of an overflowing model leads past the end; its tokens are noise, but must be tokens.
+    return index.clamp_(max=probabilities.shape[-1] - 1)
+
+
+def _truncate(logits: torch.Tensor, sampling: Sequence[SamplingParams]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Apply top-k, then top-p.
+
+    Returns:
+        Probabilities (0 for what is cut off) and token ids, `[rows, width]` each, the likeliest first.
+    """
+    vocab = logits.shape[-1]
+    top_k = _column([min(s.top_k or vocab, vocab) for s in sampling], logits.device, torch.int64)
+    # Rounding may take a cumulative sum to 1 before the last token, which a top-p of 1 must keep.
+    top_p = _column([s.top_p if s.top_p < 1 else 2.0 for s in sampling], logits.device)
+    whole_total = logits.logsumexp(dim=-1, keepdim=True)
+    width = min(max(_NUCLEUS_GUESS, *(s.top_k for s in sampling)), vocab)
+    while True:
+        values, token_ids = logits.topk(width, dim=-1) if width < vocab else logits.sort(dim=-1, descending=True)
+        by_top_k = torch.arange(width, device=logits.device) < top_k
+        values = values.masked_fill(~by_top_k, float("-inf"))
+        # Top-p counts in what top-k left; where that is everything, its total reaches beyond `width`.
+        total = torch.where(top_k < vocab, values.logsumexp(dim=-1, keepdim=True), whole_total)
+        probabilities = (values - total).exp()
+        cumulative = probabilities.cumsum(dim=-1)
+        if width == vocab or bool(((top_k <= width) | (cumulative[:, -1:] >= top_p)).all()):
+            # A token stays when those before it do not reach p, so the first always does.
+            return probabilities.masked_fill_(cumulative - probabilities >= top_p, 0), token_ids
+        width = vocab

@@ -1,0 +1,1 @@
+"""The model: how it is named, described, found, loaded and computed."""

@@ -1,0 +1,173 @@
+"""The decoder of Llama, Mistral, Qwen2, Qwen2.5 and Qwen3: one computation over a flat batch of tokens.
+
+Families differ in what `ModelArch` says: a bias on queries, keys and values, a norm of each head, a stretched
+rotary embedding, a sliding window (which is attention's affair).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from engine.attention.base import AttentionStep
+from engine.model.arch import ModelArch
+from engine.model.layers import Linear, gated_silu, rms_norm, tensor_bytes
+from engine.model.rotary import RotaryTable, rotate
+
+# Matrices that share an input are multiplied as one, in this order of rows.
+_FUSED = {
+    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+}
+_FUSED_PART = {part: fused for fused, parts in _FUSED.items() for part in parts}
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One transformer layer's weights; `q_norm` and `k_norm` only where the family has them."""
+
+    input_norm: torch.Tensor
+    qkv: Linear
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    output: Linear
+    mlp_norm: torch.Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class Decoder:
+    """A model on its device.
+
+    Args:
+        arch: its shape.
+        weights: Hugging Face names and tensors, in any order, all of `parameter_shapes(arch)`; taken one at a time.
+        num_positions: longest sequence, in tokens.
+        dtype, device: of the weights.
+
+    Attributes:
+        weights_bytes: what the model holds, a second layout of a tied output layer and the rotary table included.
+    """
+
+    def __init__(
+        self,
+        arch: ModelArch,
+        weights: Iterable[tuple[str, torch.Tensor]],
+        *,
+        num_positions: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.arch = arch
+        vectors: dict[str, torch.Tensor] = {}
+        linears: dict[str, Linear] = {}
+        for name, tensor in _fuse(weights):
+            module, _, kind = name.rpartition(".")
+            if module == "model.embed_tokens":
+                self._embedding = tensor
+            elif kind == "weight" and tensor.dim() == 2:
+                linears[module] = Linear(tensor)
+            else:
+                vectors[name] = tensor
+        for module, linear in linears.items():
+            linear.bias = vectors.get(f"{module}.bias")
+        # A packed output layer has another layout than the embedding table, even when both are the same numbers.
+        self._lm_head = Linear(self._embedding) if arch.tie_word_embeddings else linears["lm_head"]
+        self._layers = [_layer(f"model.layers.{index}", vectors, linears) for index in range(arch.num_layers)]
+        self._norm = vectors["model.norm.weight"]
+        self._rotary = RotaryTable(arch, num_positions, dtype, device)
+        self.weights_bytes = self._count_bytes(vectors, linears)
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        attention: AttentionStep,
+        sample_rows: torch.Tensor,
+        num_layers: int | None = None,
+    ) -> torch.Tensor:
+        """One step.
+
+        Args:
+            token_ids, positions: int64 `[tokens]`.
+            attention: prepared for this batch; keys and values of the tokens go into its cache.
+            sample_rows: int64 `[samples]`, rows whose next token is asked for.
+            num_layers: run only so many layers (to measure their memory); None for all.
+
+        Returns:
+            Logits `[samples, vocab]` in the model's type.
+        """
+        arch = self.arch
+        layers = self._layers[:num_layers]
+        cos_sin = self._rotary.at(positions)
+        hidden = functional.embedding(token_ids, self._embedding)  # [tokens, hidden]
+        for index, layer in enumerate(layers):
+            normed = rms_norm(hidden, layer.input_norm, arch.rms_norm_eps)
+            attended = self._attend(index, layer, normed, cos_sin, attention)
+            if index == len(layers) - 1:
+                # Nothing after the last layer's attention looks at the other rows.
+                attended, hidden = attended.index_select(0, sample_rows), hidden.index_select(0, sample_rows)
+            hidden = layer.output.add_to(hidden, attended)
+            gated = gated_silu(layer.gate_up(rms_norm(hidden, layer.mlp_norm, arch.rms_norm_eps)))
+            hidden = layer.down.add_to(hidden, gated)
+        return self._lm_head(rms_norm(hidden, self._norm, arch.rms_norm_eps))
+
+    def _attend(
+        self, index: int, layer: _Layer, x: torch.Tensor, cos_sin: torch.Tensor, attention: AttentionStep
+    ) -> torch.Tensor:
+        arch = self.arch
+        heads, kv_heads, eps = arch.num_heads, arch.num_kv_heads, arch.rms_norm_eps
+        qkv = layer.qkv(x).view(len(x), heads + 2 * kv_heads, arch.head_dim)
+        if layer.q_norm is None or layer.k_norm is None:
+            turned = rotate(qkv[:, : heads + kv_heads], cos_sin)
+            query, key = turned[:, :heads], turned[:, heads:]
+        else:
+            query = rotate(rms_norm(qkv[:, :heads], layer.q_norm, eps), cos_sin)
+            key = rotate(rms_norm(qkv[:, heads : heads + kv_heads], layer.k_norm, eps), cos_sin)
+        return attention.attend(index, query, key, qkv[:, heads + kv_heads :])
+
+    def _count_bytes(self, vectors: Mapping[str, torch.Tensor], linears: Mapping[str, Linear]) -> int:
+        total = tensor_bytes(self._embedding) + sum(map(tensor_bytes, vectors.values()))
+        total += sum(tensor_bytes(linear.weight) for linear in linears.values()) + self._rotary.num_bytes
+        tied_copy = self.arch.tie_word_embeddings and self._lm_head.packed
+        return total + (tensor_bytes(self._lm_head.weight) if tied_copy else 0)
+
+
+def _layer(prefix: str, vectors: Mapping[str, torch.Tensor], linears: Mapping[str, Linear]) -> _Layer:
+    return _Layer(
+        input_norm=vectors[f"{prefix}.input_layernorm.weight"],
+        qkv=linears[f"{prefix}.self_attn.qkv_proj"],
+        q_norm=vectors.get(f"{prefix}.self_attn.q_norm.weight"),
+        k_norm=vectors.get(f"{prefix}.self_attn.k_norm.weight"),
+        output=linears[f"{prefix}.self_attn.o_proj"],
+        mlp_norm=vectors[f"{prefix}.post_attention_layernorm.weight"],
+        gate_up=linears[f"{prefix}.mlp.gate_up_proj"],
+        down=linears[f"{prefix}.mlp.down_proj"],
+    )
+
+
+def _fuse(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Join what is multiplied as one as soon as its parts are there; pass everything else on."""
+    waiting: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in weights:
+        module, _, kind = name.rpartition(".")
+        layer, part = _split_layer(module)
+        if part not in _FUSED_PART:
+            yield name, tensor
+            continue
+        fused = f"{layer}{_FUSED_PART[part]}.{kind}"
+        parts = waiting.setdefault(fused, {})
+        parts[part] = tensor
+        order = _FUSED[_FUSED_PART[part]]
+        if len(parts) == len(order):
+            del waiting[fused]
+            yield fused, torch.cat([parts[p] for p in order])
+
+
+def _split_layer(module: str) -> tuple[str, str]:
+    """`model.layers.3.mlp.up_proj` into `model.layers.3.` and `mlp.up_proj`; a module of no layer has no first part."""
+    parts = module.split(".")
+    if parts[:2] != ["model", "layers"]:
+        return "", module
+    return ".".join(parts[:3]) + ".", ".".join(parts[3:])

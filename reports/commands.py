@@ -1,0 +1,72 @@
+"""Settings as command lines that can be copied: `tune bench` to measure them again, vLLM's flags to use them."""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from reports.format import setting
+from reports.view import Command
+
+WORKLOAD_FILE = "workload.yaml"
+LINE_WIDTH = 66
+
+# vLLM's flag for each setting; a setting at a value that is vLLM's "off" or default gives none.
+_VLLM_FLAGS: Mapping[str, Callable[[Any], tuple[str, ...]]] = {
+    "gpu_memory_utilization": lambda v: ("--gpu-memory-utilization", setting(v)),
+    "max_num_seqs": lambda v: ("--max-num-seqs", setting(v)),
+    "max_num_batched_tokens": lambda v: ("--max-num-batched-tokens", setting(v)),
+    "chunk_size": lambda v: ("--long-prefill-token-threshold", setting(v)) if v > 0 else (),
+    "block_size": lambda v: ("--block-size", setting(v)),
+    "enable_prefix_caching": lambda v: () if v else ("--no-enable-prefix-caching",),
+    "policy": lambda v: ("--scheduling-policy", setting(v)) if v != "fcfs" else (),
+}
+
+
+def vllm_flags(settings: Mapping[str, Any]) -> Command:
+    """The same settings as flags of `vllm serve`."""
+    flags = [to_flag(settings[name]) for name, to_flag in _VLLM_FLAGS.items() if settings.get(name) is not None]
+    return Command("These settings as vLLM flags", _continued([flag for flag in flags if flag]))
+
+
+def bench_command(record: Mapping[str, Any], settings: Mapping[str, Any], rate: float | None) -> Command:
+    """A `tune bench` line that measures `settings` once.
+
+    Args:
+        record: a `run.json` or `study.json`, for model, device, workload, SLO and seed.
+        rate: requests per second; None leaves the workload's own arrivals (closed loop).
+    """
+    device = record.get("device") or {}
+    options: list[tuple[str, object]] = [
+        ("--model", record["model"].get("name")),
+        ("--device", device.get("name") if str(device.get("name")).startswith("sim:") else None),
+        ("--workload", _workload_source(record.get("workload") or {})),
+        ("--slo", record.get("slo")),
+        ("--rate", rate),
+        ("--seed", record.get("seed")),
+    ]
+    parts = [("tune", "bench")]
+    parts += [(option, setting(value)) for option, value in options if value is not None]
+    parts += [("--set", f"{name}={setting(value)}") for name, value in settings.items() if value is not None]
+    return Command("Measure these settings", _continued(parts))
+
+
+def _workload_source(spec: Mapping[str, Any]) -> str | None:
+    """A preset's name, or a file's when the spec was changed: the report gives that file's content."""
+    from workloads.spec import PRESETS, load_spec
+
+    name = spec.get("name")
+    if name in PRESETS and load_spec(name).to_dict() == spec:
+        return name
+    return WORKLOAD_FILE if spec else None
+
+
+def _continued(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Words over as few lines as fit, never parted inside an option, with the shell's mark of continuation."""
+    lines: list[str] = []
+    for part in parts:
+        words = " ".join(shlex.quote(word) for word in part)
+        if lines and len(lines[-1]) + len(words) < LINE_WIDTH:
+            lines[-1] += f" {words}"
+        else:
+            lines.append(words)
+    return tuple(line + " \\" for line in lines[:-1]) + tuple(lines[-1:])

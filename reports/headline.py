@@ -1,0 +1,192 @@
+"""The verdict in one sentence, and what must be known before believing it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from reports.format import (
+    attained_percent,
+    attained_range,
+    change,
+    count,
+    interval,
+    milliseconds,
+    request_rate,
+    required_percent,
+    setting,
+    text,
+)
+from reports.sides import Side, baseline_side, winner_side
+from reports.study import StudyFolder
+from reports.view import Headline, Tone
+
+KEEP_DEFAULTS = "Keep the default settings"
+
+
+def notices(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """What holds for every number of a run or study."""
+    found = []
+    if record.get("simulated"):
+        found.append("Simulated: no real device ran. Step times come from a model; measure on the device before use.")
+    if record["model"].get("weights") == "random":
+        found.append("Random weights: speed is that of the architecture, the generated text means nothing.")
+    return tuple(found)
+
+
+def run_headline(meta: Mapping[str, Any]) -> Headline:
+    """The verdict of one run."""
+    warnings = notices(meta)
+    if meta.get("stopped_early"):
+        warnings += (f"Stopped early: {text(meta['stopped_early'])}. Throughput and tails are those up to there.",)
+    summary, verdict, validity = meta["summary"], meta.get("verdict"), meta.get("validity") or {}
+    if not (summary.get("completed") or summary.get("failed")):
+        return Headline("No request was scheduled in the measured window: nothing can be said.", Tone.WARN, warnings)
+    if validity.get("valid") is False:
+        failed = [text(check.get("name")) for check in validity.get("checks") or () if not check.get("ok")]
+        reason = ", ".join(failed) or "no reason recorded"
+        return Headline(f"This run is not valid ({reason}): do not rely on its numbers.", Tone.BAD, warnings)
+    load = "with this closed-loop load" if meta.get("rate") is None else f"at {request_rate(meta['rate'])}"
+    if verdict is None:
+        sentence = (
+            f"No SLO was given: {request_rate(summary.get('request_throughput'))} completed {load}, "
+            f"p95 TTFT {milliseconds(summary.get('p95_ttft_ms'))}."
+        )
+        return Headline(sentence, Tone.NEUTRAL, warnings)
+    slo, goodput = text(meta.get("slo")), request_rate(summary.get("request_goodput"))
+    if verdict.get("state") == "feasible":
+        return Headline(f"The SLO {slo} holds {load}, with a goodput of {goodput}.", Tone.GOOD, warnings)
+    if verdict.get("state") == "infeasible":
+        reason = _worst_bound(verdict, "infeasible")
+        return Headline(f"The SLO {slo} does not hold {load}: {reason}.", Tone.BAD, warnings)
+    reason = _worst_bound(verdict, "undecided")
+    return Headline(f"Cannot tell whether the SLO {slo} holds {load}: {reason}.", Tone.WARN, warnings)
+
+
+def _worst_bound(verdict: Mapping[str, Any], state: str) -> str:
+    bounds = [bound for bound in verdict.get("bounds") or () if bound.get("state") == state]
+    if not bounds:
+        return "no bound gives a reason"
+    bound = min(bounds, key=lambda b: (b.get("met_share") or 0) - (b.get("required_share") or 0))
+    if bound.get("required_share") is None:
+        return f"{text(bound.get('text'))} was {milliseconds(bound.get('observed_ms'))}"
+    met = f"{attained_percent(bound.get('met_share'))} of the requests met {text(bound.get('text'))}"
+    if state == "undecided":
+        met += f" (95% interval {attained_range(bound.get('share_low'), bound.get('share_high'))})"
+    return f"{met}, {required_percent(bound.get('required_share'))} must"
+
+
+def study_headline(folder: StudyFolder) -> Headline:
+    """The verdict of a study."""
+    study = folder.study
+    warnings = notices(study)
+    if study["state"] in ("interrupted", "running"):
+        warnings += (f"The study is {study['state']}: what follows is what was measured so far.",)
+    if folder.problems:
+        warnings += (f"{count(len(folder.problems))} of its runs cannot be read; see Validity.",)
+    sentence, tone = _study_verdict(folder)
+    return Headline(sentence, tone, warnings)
+
+
+def recommended(folder: StudyFolder) -> Side | None:
+    """The settings that the study supports using; None when it supports none."""
+    baseline, winner = baseline_side(folder), winner_side(folder)
+    best = folder.study["best"]
+    if best is None or best.get("rate") is None:
+        return None
+    verdict = (folder.study["confirmation"] or {}).get("verdict")
+    return baseline if winner is None or verdict in _KEEPS_DEFAULTS else winner
+
+
+def changed_settings(baseline: Side | None, side: Side) -> str:
+    """The settings of a side that differ from the baseline's, `name=value, ...`; all when there is no baseline."""
+    before = {} if baseline is None else baseline.settings
+    changed = [(name, value) for name, value in side.settings.items() if before.get(name) != value]
+    return ", ".join(f"{text(name)}={setting(value)}" for name, value in changed)
+
+
+def _study_verdict(folder: StudyFolder) -> tuple[str, Tone]:
+    study = folder.study
+    best, confirmation = study["best"], study["confirmation"] or {}
+    slo = _slo(study)
+    if study["state"] == "failed":
+        return f"The study failed: {text(study.get('reason'))}.", Tone.BAD
+    if best is None:
+        return "No result: the default settings were not measured to an end.", Tone.WARN
+    if best.get("rate") is None:
+        return f"None of the settings tried holds {slo} at any rate tried.", Tone.BAD
+    say = _VERDICTS.get(str(confirmation.get("verdict")), _unconfirmed)
+    return say(folder, confirmation)
+
+
+def _better(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
+    baseline, winner = baseline_side(folder), winner_side(folder)
+    if winner is None:
+        return _unconfirmed(folder, confirmation)
+    use, slo = changed_settings(baseline, winner), _slo(folder.study)
+    if confirmation.get("gain") is None or baseline is None:
+        held = request_rate(winner.goodput)
+        return f"Use {use}: {held} within {slo}, where the default settings gave no comparable goodput.", Tone.GOOD
+    return (
+        f"Use {use}: goodput {change(confirmation['gain'])} over the default settings {_within(confirmation)} "
+        f"within {slo}, from {request_rate(baseline.goodput)} to {request_rate(winner.goodput)}.",
+        Tone.GOOD,
+    )
+
+
+def _same(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
+    return f"{KEEP_DEFAULTS}: the best others found make no difference, {_gain(confirmation)}.", Tone.NEUTRAL
+
+
+def _worse(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
+    return f"{KEEP_DEFAULTS}: confirmed, the best others found are worse, {_gain(confirmation)}.", Tone.NEUTRAL
+
+
+def _cannot_tell(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
+    return (
+        f"Cannot tell whether the settings found beat the default ones, {_gain(confirmation)}. {KEEP_DEFAULTS}, or "
+        "give the study more time.",
+        Tone.WARN,
+    )
+
+
+def _default_is_best(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
+    others = sum(trial.get("kind") == "search" for trial in folder.study["trials"])
+    held = request_rate((folder.study["best"] or {}).get("rate"))
+    return (
+        f"The default settings are best here: none of {count(others)} others tried gave more goodput within "
+        f"{text(folder.study.get('slo'))}; they hold {held}.",
+        Tone.NEUTRAL,
+    )
+
+
+def _unconfirmed(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
+    baseline, winner = baseline_side(folder), winner_side(folder)
+    if winner is None:
+        held = request_rate((folder.study["best"] or {}).get("rate"))
+        return f"So far the default settings are the best tried; they hold {held}. Nothing was confirmed.", Tone.WARN
+    return (
+        f"Best so far, not confirmed: {changed_settings(baseline, winner)} with {request_rate(winner.goodput)} of "
+        f"goodput, against {request_rate(baseline.goodput if baseline else None)} with the default settings.",
+        Tone.WARN,
+    )
+
+
+def _slo(study: Mapping[str, Any]) -> str:
+    return text(study["slo"]) if study.get("slo") else "the objective"
+
+
+def _gain(confirmation: Mapping[str, Any]) -> str:
+    return f"goodput {change(confirmation.get('gain'))} {_within(confirmation)}"
+
+
+def _within(confirmation: Mapping[str, Any]) -> str:
+    return f"(95% interval {interval(confirmation.get('gain_low'), confirmation.get('gain_high'), change)})"
+
+
+_VERDICTS: Mapping[str, Callable[[StudyFolder, Mapping[str, Any]], tuple[str, Tone]]] = {
+    "better": _better,
+    "same": _same,
+    "worse": _worse,
+    "cannot tell": _cannot_tell,
+    "default is best": _default_is_best,
+}
+_KEEPS_DEFAULTS = frozenset(("same", "worse", "cannot tell", "default is best"))

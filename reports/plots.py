@@ -1,0 +1,192 @@
+"""How each chart looks, as a plotly figure.
+
+Colours are told apart by people with colour-blindness and read on light and on dark ground; the page's style sheet
+sets text and grid colours, so that the figures follow the reader's scheme.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from reports.charts import Chart, Floats, ImportanceChart, LatencyChart, TraceChart, TrialChart
+
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#2b7bba", "#d9691e", "#1b9e77", "#b0609c", "#8b929c"
+CURVES = ((ORANGE, "dash"), (BLUE, "solid"))
+
+# Wider than this, a linear axis would squeeze most requests against its left end.
+LOG_SPREAD = 20
+
+
+def figures(charts: Sequence[Chart]) -> list[go.Figure]:
+    """One figure per chart, in order. Trace charts drawn together share their scales, so that they compare."""
+    traces = [chart for chart in charts if isinstance(chart, TraceChart)]
+    return [_DRAWERS[type(chart)](chart, traces) for chart in charts]
+
+
+def describe(chart: Chart) -> str:
+    """The title of a chart, for the page and for screen readers."""
+    return _TITLES[type(chart)](chart)
+
+
+def _trace(chart: TraceChart, beside: Sequence[TraceChart]) -> go.Figure:
+    rows: tuple[tuple[str, tuple[tuple[str, str, Callable[[TraceChart], Floats]], ...]], ...] = (
+        ("Prefill tokens per step", (("prefill", BLUE, lambda c: c.prefill_tokens),)),
+        ("Decode tokens per step", (("decode", ORANGE, lambda c: c.decode_tokens),)),
+        ("Prefill tokens per decode token", (("ratio", GREEN, lambda c: c.ratio),)),
+        (
+            "KV blocks in use, %",
+            (("max", GREY, lambda c: c.kv_max_percent), ("mean", BLUE, lambda c: c.kv_mean_percent)),
+        ),
+        ("Requests", (("running", BLUE, lambda c: c.running), ("waiting", ORANGE, lambda c: c.waiting))),
+        (
+            "Preemptions so far",
+            (("recompute", PURPLE, lambda c: c.recompute_preemptions), ("swap", GREEN, lambda c: c.swap_preemptions)),
+        ),
+    )
+    titles = [
+        title + (": " + " · ".join(f'<span style="color:{c}">{n}</span>' for n, c, _ in lines) if lines[1:] else "")
+        for title, lines in rows
+    ]
+    figure = make_subplots(rows=len(rows), cols=1, shared_xaxes=True, vertical_spacing=0.055, subplot_titles=titles)
+    for row, (title, lines) in enumerate(rows, start=1):
+        for name, color, values in lines:
+            x = chart.ratio_t_s if name == "ratio" else chart.t_s
+            shape = "hv" if name in ("ratio", "recompute", "swap") else "linear"
+            line = {"color": color, "width": 1.5, "shape": shape}
+            figure.add_scatter(x=_short(x), y=_short(values(chart)), name=name, mode="lines", line=line, row=row, col=1)
+        top = max((float(np.nanmax(v)) for c in beside for *_, f in lines if not np.isnan(v := f(c)).all()), default=0)
+        high = 100 if title.startswith("KV") else max(top, 1) * 1.05
+        figure.update_yaxes(range=[0, high], nticks=5, row=row, col=1)
+    if chart.window_s is not None:
+        start_s, end_s = chart.window_s
+        figure.add_vrect(x0=start_s, x1=end_s, fillcolor=GREY, opacity=0.12, line_width=0, layer="below")
+    last_s = max(float(c.t_s[-1]) for c in beside)
+    figure.update_xaxes(range=[0, last_s * 1.02 or 1])
+    figure.update_xaxes(title_text="seconds; shaded: the measured window", row=len(rows), col=1)
+    figure.update_annotations(x=0, xanchor="left", font_size=13)
+    return _styled(figure, height=920, legend=False)
+
+
+def _latency(chart: LatencyChart, beside: Sequence[TraceChart]) -> go.Figure:
+    figure = go.Figure()
+    # The last colours: a lone run is drawn like a winner.
+    for curve, (color, dash) in zip(chart.curves, CURVES[-len(chart.curves) :], strict=True):
+        figure.add_scatter(
+            x=_short(curve.latency_ms),
+            y=_short(100 * curve.share),
+            name=escape(curve.label),
+            mode="lines",
+            line={"color": color, "dash": dash, "width": 2, "shape": "hv"},
+        )
+    for bound in chart.bounds:
+        figure.add_vline(
+            x=bound.bound_ms,
+            line={"color": PURPLE, "dash": "dot", "width": 1.5},
+        )
+        if bound.required_share is not None:
+            figure.add_hline(y=100 * bound.required_share, line={"color": PURPLE, "dash": "dot", "width": 1})
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="lines",
+            name=escape(bound.text),
+            line={"color": PURPLE, "dash": "dot", "width": 1.5},
+        )
+    values = np.concatenate([curve.latency_ms for curve in chart.curves] + [[b.bound_ms for b in chart.bounds]])
+    low, high = float(values.min()), float(values.max())
+    if low > 0 and high > LOG_SPREAD * low:
+        ticks = [factor * 10.0**power for power in range(-3, 7) for factor in (1, 2, 5)]
+        figure.update_xaxes(type="log", range=[np.log10(low / 1.1), np.log10(high * 1.1)])
+        figure.update_xaxes(tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks], tickangle=0)
+    else:
+        figure.update_xaxes(range=[0, high * 1.05])
+    figure.update_xaxes(title_text=f"{chart.metric}, ms")
+    figure.update_yaxes(title_text="requests, %", range=[0, 102])
+    return _styled(figure, height=340, legend=True)
+
+
+def _trials(chart: TrialChart, beside: Sequence[TraceChart]) -> go.Figure:
+    figure = go.Figure()
+    groups = (("met the SLO", True, BLUE, "circle"), ("missed the SLO", False, GREY, "x-thin-open"))
+    for name, feasible, color, symbol in groups:
+        points = [point for point in chart.points if point.feasible is feasible]
+        figure.add_scatter(
+            x=[point.number for point in points],
+            y=[point.goodput for point in points],
+            hovertext=[escape(point.hover) for point in points],
+            name=name,
+            mode="markers",
+            marker={"color": color, "symbol": symbol, "size": 9, "line": {"width": 2, "color": color}},
+        )
+    if chart.best_so_far:
+        numbers, best = zip(*chart.best_so_far, strict=True)
+        last = max(point.number for point in chart.points)
+        figure.add_scatter(
+            x=[*numbers, last],
+            y=[*best, best[-1]],
+            name="best so far",
+            mode="lines",
+            line={"color": GREEN, "width": 2, "shape": "hv"},
+        )
+    if chart.baseline is not None:
+        figure.add_hline(y=chart.baseline, line={"color": ORANGE, "dash": "dash", "width": 1.5})
+        figure.add_scatter(
+            x=[None], y=[None], mode="lines", name="baseline", line={"color": ORANGE, "dash": "dash", "width": 1.5}
+        )
+    figure.update_xaxes(title_text="trial")
+    figure.update_yaxes(title_text="goodput, requests/s", rangemode="tozero")
+    return _styled(figure, height=340, legend=True)
+
+
+def _importance(chart: ImportanceChart, beside: Sequence[TraceChart]) -> go.Figure:
+    figure = go.Figure(
+        go.Bar(
+            x=[100 * share for share in reversed(chart.shares)],
+            y=[escape(name) for name in reversed(chart.parameters)],
+            orientation="h",
+            marker_color=BLUE,
+            width=0.6,
+        )
+    )
+    figure.update_xaxes(title_text="importance, %", rangemode="tozero")
+    return _styled(figure, height=340, legend=False)
+
+
+def _styled(figure: go.Figure, height: int, legend: bool) -> go.Figure:
+    figure.update_layout(
+        template=go.layout.Template(),
+        height=height,
+        margin={"l": 8, "r": 8, "t": 32, "b": 8},
+        font={"family": "system-ui, sans-serif", "size": 12},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        showlegend=legend,
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        hovermode="closest",
+    )
+    figure.update_xaxes(automargin=True, showgrid=True, zeroline=False)
+    figure.update_yaxes(automargin=True, showgrid=True, zeroline=False)
+    return figure
+
+
+def _short(values: Floats) -> list[float | None]:
+    """Five significant digits are more than a pixel shows and a third of the page's size. NaN leaves a hole."""
+    return [None if np.isnan(value) else float(f"{value:.5g}") for value in values]
+
+
+_DRAWERS: Mapping[type, Callable[[Any, Sequence[TraceChart]], go.Figure]] = {
+    TraceChart: _trace,
+    LatencyChart: _latency,
+    TrialChart: _trials,
+    ImportanceChart: _importance,
+}
+_TITLES: Mapping[type, Callable[[Any], str]] = {
+    TraceChart: lambda chart: f"Steps of the {chart.label} over time",
+    LatencyChart: lambda chart: f"{chart.metric} by share of requests",
+    TrialChart: lambda chart: "Goodput by trial",
+    ImportanceChart: lambda chart: "Which parameters matter",
+}

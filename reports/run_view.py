@@ -1,0 +1,105 @@
+"""The report of one run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from reports.commands import bench_command, vllm_flags
+from reports.format import count, milliseconds, request_rate, setting, text, token_rate
+from reports.headline import run_headline
+from reports.sections import (
+    CLOSED_LOOP,
+    MAIN_ROWS,
+    MORE_ROWS,
+    diagnosis_section,
+    latency_section,
+    latency_table,
+    repeat_section,
+    slo_table,
+    subtitle,
+    trace_section,
+    validity_table,
+)
+from reports.view import Fact, Report, Section, Table
+from workloads.records import RunRecord
+
+
+def run_report(record: RunRecord) -> Report:
+    """Everything there is to say about a run.
+
+    Raises:
+        UserError: one of its tables is damaged.
+    """
+    meta = record.meta
+    runs = [("run", record)]
+    command = bench_command(meta, meta["settings"], meta.get("rate"))
+    return Report(
+        title="tune bench: one run",
+        subtitle=subtitle(meta),
+        headline=run_headline(meta),
+        facts=run_facts(meta),
+        commands=(vllm_flags(meta["settings"]),),
+        sections=(
+            validity_section(meta),
+            attainment_section(meta),
+            Section("numbers", "Results", tables=run_tables(meta)),
+            trace_section(runs),
+            latency_section(runs, (meta.get("verdict") or {}).get("bounds") or ()),
+            diagnosis_section(runs),
+            repeat_section(meta, (command,)),
+        ),
+    )
+
+
+def run_facts(meta: Mapping[str, Any]) -> tuple[Fact, ...]:
+    """The numbers for the top of the page."""
+    summary = meta["summary"]
+    asked = CLOSED_LOOP if meta.get("rate") is None else f"offered {request_rate(meta['rate'])}"
+    window = meta.get("window") or {}
+    return (
+        Fact("Goodput", request_rate(summary.get("request_goodput")), asked),
+        Fact("p95 TTFT", milliseconds(summary.get("p95_ttft_ms")), _bound_text(meta, "ttft")),
+        Fact("p95 TPOT", milliseconds(summary.get("p95_tpot_ms")), _bound_text(meta, "tpot")),
+        Fact("Output", token_rate(summary.get("output_throughput"))),
+        Fact("Requests", count(window.get("requests")), "scheduled in the measured window"),
+    )
+
+
+def run_tables(meta: Mapping[str, Any]) -> tuple[Table, ...]:
+    """Settings, numbers and latencies of a run."""
+    summary = meta["summary"]
+    rate = CLOSED_LOOP if meta.get("rate") is None else request_rate(meta["rate"])
+    settings = tuple((name, setting(value)) for name, value in meta["settings"].items())
+    goodput = request_rate(summary.get("request_goodput"))
+    main = tuple((name, write(summary.get(key))) for name, key, write in MAIN_ROWS)
+    more = tuple((name, write(summary.get(key))) for name, key, write in MORE_ROWS)
+    return (
+        Table(("Setting", "Value"), settings, numeric=frozenset((1,))),
+        Table(("Result", "Value"), (("Offered rate", rate), ("Goodput", goodput), *main), numeric=frozenset((1,))),
+        Table(("More results", "Value"), more, numeric=frozenset((1,)), essential=False),
+        latency_table(summary),
+    )
+
+
+def validity_section(meta: Mapping[str, Any]) -> Section:
+    table = validity_table([("run", meta)])
+    validity = meta.get("validity") or {}
+    if validity.get("valid") is None:
+        line = "The validity of this run was not checked."
+    else:
+        checks = validity.get("checks") or ()
+        failed = [f"{text(c.get('name'))} ({text(c.get('detail'))})" for c in checks if not c.get("ok")]
+        line = f"{'Valid' if validity['valid'] else 'Not valid'}: {count(len(checks) - len(failed))} of "
+        line += f"{count(len(checks))} checks passed" + (f"; not {'; '.join(failed)}." if failed else ".")
+    return Section("validity", "Validity", text=(line,), tables=(table,) if table else ())
+
+
+def attainment_section(meta: Mapping[str, Any]) -> Section:
+    table = slo_table([("run", meta.get("verdict"))])
+    return Section(
+        "slo", "SLO attainment", text=() if table else ("No SLO was given.",), tables=(table,) if table else ()
+    )
+
+
+def _bound_text(meta: Mapping[str, Any], metric: str) -> str:
+    bounds = (meta.get("verdict") or {}).get("bounds") or ()
+    return ", ".join(text(bound.get("text")) for bound in bounds if bound.get("metric") == metric)

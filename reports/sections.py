@@ -1,0 +1,248 @@
+"""Parts that the reports of a run and of a study have in common."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from reports.commands import WORKLOAD_FILE
+from reports.format import (
+    DASH,
+    attained_percent,
+    attained_range,
+    count,
+    milliseconds,
+    number,
+    percent,
+    request_rate,
+    required_percent,
+    seconds,
+    size,
+    text,
+    token_rate,
+)
+from reports.view import Command, Finding, Section, Table
+
+if TYPE_CHECKING:
+    from workloads.records import RunRecord
+
+CLOSED_LOOP = "closed loop"
+
+VERDICT_MARKS = {"feasible": "✓ feasible", "infeasible": "✗ infeasible", "undecided": "? undecided"}
+# A trial goes by the point estimate, a verdict by the interval: they must not read alike.
+TRIAL_MARKS = {"complete": "✓ SLO met", "infeasible": "✗ SLO missed", "failed": "✗ failed", "running": "… running"}
+
+
+def verdict_mark(state: object) -> str:
+    """A verdict as a word with a sign before it, so that it reads without colour too."""
+    return VERDICT_MARKS.get(str(state), text(state))
+
+
+def trial_mark(state: object) -> str:
+    """The state of a trial, likewise."""
+    return TRIAL_MARKS.get(str(state), text(state))
+
+
+def slo_table(verdicts: Sequence[tuple[str, Mapping[str, Any] | None]]) -> Table | None:
+    """Every bound of every verdict, (whose, verdict); None when there is no bound."""
+    rows = tuple(
+        (
+            label,
+            text(bound.get("text")),
+            milliseconds(bound.get("observed_ms")),
+            attained_percent(bound.get("met_share")),
+            attained_range(bound.get("share_low"), bound.get("share_high")),
+            required_percent(bound.get("required_share")),
+            verdict_mark(bound.get("state")),
+        )
+        for label, verdict in verdicts
+        for bound in (verdict or {}).get("bounds") or ()
+    )
+    if not rows:
+        return None
+    return Table(
+        headers=("Settings", "Bound", "Observed", "Met by", "95% interval", "Needed", "Verdict"),
+        rows=rows,
+        numeric=frozenset((2, 3, 4, 5)),
+        caption="Of the requests scheduled in the window; failed and unfinished ones count as misses. Observed is "
+        "the smallest value that the needed share does not exceed (the results' percentiles interpolate), "
+        f"{DASH} where that is a request never answered.",
+    )
+
+
+def validity_table(runs: Sequence[tuple[str, Mapping[str, Any]]]) -> Table | None:
+    """Every check of the runs given as (label, run.json); None when nothing was checked."""
+    rows = [
+        (
+            label,
+            text(check.get("name")),
+            "✓ ok" if check.get("ok") else "✗ not ok",
+            _check_value(check.get("value")),
+            _check_value(check.get("limit")),
+            text(check.get("detail")),
+        )
+        for label, meta in runs
+        for check in (meta.get("validity") or {}).get("checks") or ()
+    ]
+    if not rows:
+        return None
+    headers = ("Run", "Check", "Result", "Value", "Limit", "Detail")
+    return Table(headers, tuple(rows), numeric=frozenset((3, 4)), essential=False)
+
+
+def _check_value(value: object) -> str:
+    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else text(value)
+
+
+# (name, key of `summary`, how to write it): what decides, and below it what explains.
+MAIN_ROWS = (
+    ("Throughput", "request_throughput", request_rate),
+    ("Output tokens", "output_throughput", token_rate),
+    ("p95 TTFT", "p95_ttft_ms", milliseconds),
+    ("p95 TPOT", "p95_tpot_ms", milliseconds),
+    ("Mean KV use", "mean_kv_utilization", percent),
+    ("Preemptions", "preemptions", count),
+    ("Timeouts", "num_timeouts", count),
+)
+MORE_ROWS = (
+    ("Output tokens of good requests", "output_token_goodput", token_rate),
+    ("p99 TTFT", "p99_ttft_ms", milliseconds),
+    ("p99 TPOT", "p99_tpot_ms", milliseconds),
+    ("p95 E2E", "p95_e2el_ms", milliseconds),
+    ("Completed requests", "completed", count),
+    ("Not completed, for any reason", "failed", count),
+    ("Largest KV use", "max_kv_utilization", percent),
+    ("Device idle", "device_idle_share", percent),
+    ("Prefill tokens per decode token", "prefill_decode_ratio", number),
+    ("Recomputed tokens", "recomputed_tokens", count),
+    ("Mean requests running", "mean_running", number),
+    ("Mean requests waiting", "mean_waiting", number),
+)
+
+
+def latency_table(summary: Mapping[str, Any]) -> Table:
+    """Quantiles of every latency of one run."""
+    metrics = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2el"), ("Queue", "queue"))
+    statistics = ("mean", "p50", "p90", "p95", "p99", "max")
+    rows = tuple(
+        (name, *(milliseconds(summary.get(f"{statistic}_{key}_ms")) for statistic in statistics))
+        for name, key in metrics
+    )
+    return Table(("Latency", *statistics), rows, numeric=frozenset(range(1, len(statistics) + 1)))
+
+
+def trace_section(runs: Sequence[tuple[str, "RunRecord"]]) -> Section:
+    """Steps over time, one chart per run."""
+    from reports.charts import trace_chart
+
+    charts = [trace_chart(label, run.iterations, run.meta.get("window")) for label, run in runs]
+    drawn = tuple(chart for chart in charts if chart is not None)
+    lines = tuple(f"{chart.label.capitalize()}: {chart.note}" for chart in drawn)
+    return Section(
+        "trace",
+        "Inside the engine",
+        text=("Drag to zoom, double-click to see all.", *lines) if drawn else ("No step was recorded.",),
+        charts=drawn,
+    )
+
+
+def latency_section(runs: Sequence[tuple[str, "RunRecord"]], bounds: Sequence[Mapping[str, Any]]) -> Section:
+    """Distributions of the latencies, one curve per run."""
+    from reports.charts import latency_charts
+
+    charts = latency_charts([(label, run.request_records()) for label, run in runs], bounds)
+    note = "Share of requests at or below a latency. A curve ends below 100% when requests were never answered."
+    return Section(
+        "latency", "Latency", text=(note if charts else "No request of the window was answered.",), charts=charts
+    )
+
+
+def diagnosis_section(runs: Sequence[tuple[str, "RunRecord"]]) -> Section:
+    """What bounds the last of the runs, and the numbers of all beside each other."""
+    from reports.diagnosis import findings, first_token_statistics, indicators, step_statistics
+
+    columns = []
+    found: tuple[Finding, ...] = ()
+    for _, run in runs:
+        steps = step_statistics(run.iterations, run.meta.get("window"), run.meta["settings"])
+        first_token = first_token_statistics(run.request_records())
+        found = findings(steps, first_token, run.meta)
+        columns.append(indicators(steps, first_token))
+    if not columns:
+        return Section("diagnosis", "Diagnosis", text=("No run can be read.",))
+    names = [name for name, _ in columns[0]]
+    rows = tuple((name, *(column[i][1] for column in columns)) for i, name in enumerate(names))
+    table = Table(
+        ("In the measured window", *(label for label, _ in runs)),
+        rows,
+        numeric=frozenset(range(1, len(columns) + 1)),
+        essential=False,
+    )
+    return Section(
+        "diagnosis",
+        "Diagnosis",
+        text=(f"Read from the trace of the {runs[-1][0]} run." if len(runs) > 1 else "Read from the run's trace.",),
+        findings=found,
+        tables=(table,),
+    )
+
+
+def repeat_section(record: Mapping[str, Any], commands: tuple[Command, ...]) -> Section:
+    """Everything needed to repeat a run or a study."""
+    environment, device = record.get("environment") or {}, record.get("device") or {}
+    options = record.get("options") or {}
+    rows = [
+        ("tune", text(record.get("tool_version"))),
+        ("Created", text(record.get("created"))),
+        ("Updated", text(record.get("updated"))),
+        ("Time spent", seconds(record.get("elapsed_s"))),
+        ("Budget", seconds(options.get("budget_s"))),
+        ("Sampler", text(options.get("sampler"))),
+        ("Seed", text(record.get("seed"))),
+        ("SLO", text(record.get("slo"))),
+        ("Model", model_text(record["model"])),
+        ("Device", text(device.get("name"))),
+        ("Device memory", size(device.get("memory_bytes"))),
+        ("Driver", text(device.get("driver"))),
+        ("Threads", text(device.get("threads"))),
+        ("Python", text(environment.get("python"))),
+        ("torch", text(environment.get("torch") or device.get("torch"))),
+        ("Platform", text(environment.get("platform"))),
+        ("CPU", text(environment.get("cpu"))),
+        ("Machine memory", size(environment.get("memory_bytes"))),
+        ("Commit", text(environment.get("git_commit"))),
+    ]
+    known = tuple(row for row in rows if row[1] != DASH)
+    essential = ("Seed", "Model", "Device", "tune", "torch", "Commit", "Created")
+    line = "; ".join(f"{name} {value}" for name, value in known if name in essential)
+    if record.get("workload"):
+        spec = json.dumps(record["workload"], ensure_ascii=False, indent=2)
+        commands += (Command(f"The workload ({WORKLOAD_FILE})", tuple(text(line) for line in spec.split("\n"))),)
+    return Section(
+        "repeat",
+        "How to repeat it",
+        text=(f"{line}.",),
+        tables=(Table(("What", "Value"), known, essential=False),),
+        commands=commands,
+    )
+
+
+def model_text(model: Mapping[str, Any]) -> str:
+    """Model, precision and weights on one line."""
+    parts = [text(model.get("name")), text(model.get("dtype"))]
+    if model.get("parameters") is not None:
+        parts.append(f"{number(model['parameters'] / 1e9)} B parameters")
+    if model.get("weights") == "random":
+        parts.append("random weights")
+    return ", ".join(part for part in parts if part != DASH)
+
+
+def subtitle(record: Mapping[str, Any]) -> str:
+    """Model, device, workload, date."""
+    workload = record.get("workload") or {}
+    parts = (
+        text(record["model"].get("name")),
+        text((record.get("device") or {}).get("name")),
+        text(workload.get("name")),
+        text(str(record.get("created") or "")[:10]),
+    )
+    return " · ".join(part for part in parts if part != DASH)

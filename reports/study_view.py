@@ -1,0 +1,288 @@
+"""The report of a study."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from engine.errors import UserError
+from reports.charts import importance_chart, trial_chart
+from reports.commands import bench_command, vllm_flags
+from reports.format import (
+    DASH,
+    change,
+    count,
+    interval,
+    is_known,
+    milliseconds,
+    number,
+    percent,
+    request_rate,
+    setting,
+    text,
+)
+from reports.headline import recommended, study_headline
+from reports.sections import (
+    MAIN_ROWS,
+    MORE_ROWS,
+    diagnosis_section,
+    latency_section,
+    repeat_section,
+    slo_table,
+    subtitle,
+    trace_section,
+    trial_mark,
+    validity_table,
+)
+from reports.sides import Side, baseline_side, representative_run, winner_side
+from reports.study import StudyFolder
+from reports.view import Command, Fact, Report, Section, Table
+from workloads.records import RunRecord
+
+
+def study_report(folder: StudyFolder) -> Report:
+    """Everything there is to say about a study, with what is missing on disk said so."""
+    study = folder.study
+    runs, unreadable = _readable_runs(folder)
+    bounds = _bounds(folder)
+    command = (Command("Repeat the study", (text(study["command"]),)),) if study.get("command") else ()
+    return Report(
+        title="tune: scheduler settings for an SLO",
+        subtitle=subtitle(study),
+        headline=study_headline(folder),
+        facts=study_facts(folder),
+        commands=recommended_commands(folder),
+        sections=(
+            _validity(folder, unreadable),
+            attainment_section(folder),
+            comparison_section(folder),
+            trace_section(runs),
+            latency_section(runs, bounds),
+            _trials(folder),
+            diagnosis_section(runs),
+            repeat_section(study, command),
+        ),
+    )
+
+
+def study_facts(folder: StudyFolder) -> tuple[Fact, ...]:
+    """The numbers for the top of the page: those of the settings to use, with the baseline's beside them."""
+    side, baseline = recommended(folder) or baseline_side(folder), baseline_side(folder)
+    trials = folder.study["trials"]
+    states = [trial["state"] for trial in trials]
+    tried = Fact(
+        "Trials", count(len(trials)), f"{states.count('infeasible')} infeasible, {states.count('failed')} failed"
+    )
+    if side is None:
+        return (tried,)
+
+    def default(value: str) -> str:
+        return "" if baseline is None or side.label == "baseline" else f"default {value}"
+
+    of_default = {} if baseline is None else baseline.summary
+    return (
+        Fact("Goodput", request_rate(side.goodput), default(request_rate(baseline.goodput if baseline else None))),
+        Fact("Rate held", request_rate(side.rate), default(request_rate(baseline.rate if baseline else None))),
+        Fact(
+            "p95 TTFT",
+            milliseconds(side.summary.get("p95_ttft_ms")),
+            default(milliseconds(of_default.get("p95_ttft_ms"))),
+        ),
+        Fact(
+            "p95 TPOT",
+            milliseconds(side.summary.get("p95_tpot_ms")),
+            default(milliseconds(of_default.get("p95_tpot_ms"))),
+        ),
+        tried,
+    )
+
+
+def recommended_commands(folder: StudyFolder) -> tuple[Command, ...]:
+    """The settings to use, to measure again and for vLLM; empty when the study supports none."""
+    side = recommended(folder)
+    if side is None:
+        return ()
+    return bench_command(folder.study, side.settings, side.rate), vllm_flags(side.settings)
+
+
+def attainment_section(folder: StudyFolder) -> Section:
+    """Every SLO bound of both sides."""
+    table = slo_table([(side.label, side.verdict) for side in _sides(folder)])
+    return Section(
+        "slo",
+        "SLO attainment",
+        text=() if table else ("No bound was judged.",),
+        tables=(table,) if table else (),
+    )
+
+
+def comparison_section(folder: StudyFolder) -> Section:
+    """Baseline beside winner."""
+    sides = _sides(folder)
+    if not sides:
+        return Section("comparison", "Baseline and winner", text=("The default settings were not measured to an end.",))
+    source = (
+        "From the confirmation runs, all runs of a side together."
+        if all(side.confirmed for side in sides)
+        else "From the search's own runs, which chose the winner: its numbers are flattered until they are confirmed."
+    )
+    if len(sides) == 1:
+        source = f"Only the {sides[0].label} stands here: there is no other winner."
+    lines = [source]
+    if confirmation := folder.study["confirmation"]:
+        lines.append(f"Confirmation: {text(confirmation.get('verdict'))}. {text(confirmation.get('text'))}")
+    tables = (_result_table(sides), _settings_table(sides), _more_results_table(sides))
+    return Section("comparison", "Baseline and winner", text=tuple(lines), tables=tables)
+
+
+def _settings_table(sides: Sequence[Side]) -> Table:
+    names = dict.fromkeys(name for side in sides for name in side.settings)
+    rows = tuple((name, *(setting(side.settings.get(name)) for side in sides)) for name in names)
+    return Table(
+        headers=("Setting", *(side.label for side in sides)),
+        rows=rows,
+        numeric=frozenset(range(1, len(sides) + 1)),
+        highlight=frozenset(i for i, row in enumerate(rows) if len(set(row[1:])) > 1),
+    )
+
+
+def _result_table(sides: Sequence[Side]) -> Table:
+    intervals = [interval(side.goodput_low, side.goodput_high, request_rate) for side in sides]
+    rows = [
+        _result_row("Rate held", request_rate, [side.rate for side in sides]),
+        _result_row("Goodput", request_rate, [side.goodput for side in sides]),
+    ]
+    if any(cell != DASH for cell in intervals):
+        rows.append(("95% interval", *intervals, *([""] if len(sides) == 2 else [])))
+    rows += [_result_row(name, write, [s.summary.get(key) for s in sides]) for name, key, write in MAIN_ROWS]
+    return Table(_result_headers("Result", sides), tuple(rows), numeric=frozenset((1, 2, 3)))
+
+
+def _more_results_table(sides: Sequence[Side]) -> Table:
+    rows = tuple(_result_row(name, write, [s.summary.get(key) for s in sides]) for name, key, write in MORE_ROWS)
+    return Table(_result_headers("More results", sides), rows, numeric=frozenset((1, 2, 3)), essential=False)
+
+
+def _result_headers(first: str, sides: Sequence[Side]) -> tuple[str, ...]:
+    return (first, *(side.label for side in sides), *(["change"] if len(sides) == 2 else []))
+
+
+def _result_row(name: str, write: Callable[[float | None], str], values: Sequence[float | None]) -> tuple[str, ...]:
+    cells = (name, *(write(value) for value in values))
+    if len(values) != 2:
+        return cells
+    # The change of a percentage in percent would be read as points.
+    return (*cells, "" if write is percent else _relative(*values))
+
+
+def _relative(before: float | None, after: float | None) -> str:
+    return change(after / before - 1) if is_known(before) and is_known(after) and before != 0 else DASH
+
+
+def _validity(folder: StudyFolder, unreadable: Sequence[str]) -> Section:
+    invalid = [
+        (path, run.meta) for path, run in folder.runs.items() if (run.meta.get("validity") or {}).get("valid") is False
+    ]
+    total = len(folder.runs) + len(folder.problems)
+    lines = [
+        f"{count(total)} runs: {count(len(folder.runs) - len(invalid))} valid, {count(len(invalid))} not valid, "
+        f"{count(len(folder.problems))} cannot be read. A run that is not valid never wins."
+    ]
+    lines += [f"{text(path)}: {text(problem)}" for path, problem in folder.problems.items()]
+    lines += [text(problem) for problem in unreadable]
+    behind = {path: side.label for side in _sides(folder) for path in side.runs}
+    shown = [(f"{behind[path]}, {path}", folder.runs[path].meta) for path in behind if path in folder.runs]
+    shown += [(path, meta) for path, meta in invalid if path not in behind]
+    table = validity_table(shown)
+    return Section("validity", "Validity", text=tuple(lines), tables=(table,) if table else ())
+
+
+def _trials(folder: StudyFolder) -> Section:
+    trials = folder.study["trials"]
+    if not trials:
+        return Section("trials", "All trials", text=("No trial was made.",))
+    charts = (trial_chart(trials), importance_chart(folder.study["importance"] or {}))
+    without_goodput = sum(not is_known(trial.get("goodput")) for trial in trials)
+    lines = ["Best first. Rate held is the highest rate at which the SLO was met, by point estimate."]
+    if without_goodput:
+        lines.append(f"{count(without_goodput)} trials gave no goodput and have no point in the chart.")
+    if not folder.study["importance"]:
+        lines.append("There were too few trials to tell which parameter matters.")
+    return Section(
+        "trials",
+        "All trials",
+        text=tuple(lines),
+        tables=(_trial_table(folder),),
+        charts=tuple(chart for chart in charts if chart is not None),
+    )
+
+
+def _trial_table(folder: StudyFolder) -> Table:
+    best = (folder.study["best"] or {}).get("trial")
+    trials = sorted(folder.study["trials"], key=_rank)
+    names = list(dict.fromkeys(name for trial in trials for name in trial["settings"]))
+    varied = [name for name in names if len({repr(trial["settings"].get(name)) for trial in trials}) > 1]
+    fixed = [f"{name}={setting(trials[0]['settings'].get(name))}" for name in names if name not in varied]
+    rows = tuple(
+        (
+            f"{trial['number']}{' (baseline)' if trial.get('kind') == 'baseline' else ''}",
+            trial_mark(trial["state"]),
+            request_rate(trial.get("rate")),
+            request_rate(trial.get("goodput")),
+            *(setting(trial["settings"].get(name)) for name in varied),
+            _reason(trial),
+        )
+        for trial in trials
+    )
+    return Table(
+        headers=("Trial", "Verdict", "Rate held", "Goodput", *varied, "Reason"),
+        rows=rows,
+        numeric=frozenset(range(2, 4 + len(varied))),
+        highlight=frozenset(i for i, trial in enumerate(trials) if trial["number"] == best),
+        caption=f"The same in every trial: {', '.join(fixed)}." if fixed else "",
+    )
+
+
+def _rank(trial: Mapping[str, Any]) -> tuple[int, float, int]:
+    order = {"complete": 0, "infeasible": 1, "failed": 2}
+    goodput = trial.get("goodput")
+    return order.get(trial["state"], 3), -goodput if goodput is not None else 0.0, trial["number"]
+
+
+def _reason(trial: Mapping[str, Any]) -> str:
+    """Why a trial has the verdict it has, as far as the record says."""
+    if trial.get("error"):
+        return text(trial["error"])
+    constraint = trial.get("constraint")
+    if trial["state"] == "infeasible":
+        missed = f", the worst bound by {number(constraint)}" if is_known(constraint) else ""
+        return f"missed at every rate tried{missed}"
+    early = [text(run["stopped_early"]) for run in trial["runs"] if run.get("stopped_early")]
+    return ", ".join(dict.fromkeys(early)) or DASH
+
+
+def _sides(folder: StudyFolder) -> list[Side]:
+    return [side for side in (baseline_side(folder), winner_side(folder)) if side is not None]
+
+
+def _readable_runs(folder: StudyFolder) -> tuple[list[tuple[str, RunRecord]], list[str]]:
+    """The run that stands for each side, and why a side has none."""
+    runs, problems = [], []
+    for side in _sides(folder):
+        run = representative_run(side, folder)
+        if run is None:
+            problems.append(f"No run of the {side.label} can be read: charts and diagnosis lack it.")
+            continue
+        try:
+            run.request_records()
+            len(run.iterations)
+        except UserError as error:
+            problems.append(f"The {side.label}'s run has no charts: {error}")
+            continue
+        runs.append((side.label, run))
+    return runs, problems
+
+
+def _bounds(folder: StudyFolder) -> Sequence[Mapping[str, Any]]:
+    for side in _sides(folder):
+        if bounds := (side.verdict or {}).get("bounds"):
+            return bounds
+    return ()

@@ -1,0 +1,171 @@
+"""Diagnosis of traces whose answer is known."""
+
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from engine.trace import IterationRecord
+from reports.diagnosis import findings, first_token_statistics, indicators, step_statistics
+from reports.format import DASH
+from workloads.records import RequestRecord
+
+SETTINGS = {"max_num_seqs": 8, "max_num_batched_tokens": 100}
+MS = 1_000_000
+
+
+def trace(*groups: tuple[int, dict[str, int]]) -> pd.DataFrame:
+    """`(how many, fields)` steps of 10 ms each, one after the other."""
+    rows: list[dict[str, Any]] = []
+    for times, fields in groups:
+        for _ in range(times):
+            start = len(rows) * 10 * MS
+            base = asdict(
+                IterationRecord(
+                    iteration=len(rows),
+                    t_start=start,
+                    t_end=start + 10 * MS,
+                    prefill_tokens=0,
+                    decode_tokens=4,
+                    prefill_seqs=0,
+                    decode_seqs=4,
+                    context_tokens=0,
+                    cached_tokens=0,
+                    running=4,
+                    waiting=0,
+                    kv_blocks_used=10,
+                    kv_blocks_total=100,
+                    preemptions_recompute=0,
+                    preemptions_swap=0,
+                    swapped_in_blocks=0,
+                    swapped_out_blocks=0,
+                    recomputed_tokens=0,
+                    schedule_time_ns=MS,
+                    execute_time_ns=9 * MS,
+                    device_time_ns=None,
+                    gap_ns=0,
+                )
+            )
+            rows.append(base | fields)
+    return pd.DataFrame(rows)
+
+
+def diagnose(frame: pd.DataFrame, idle: float | None = 0.1, window: dict[str, Any] | None = None) -> list[str]:
+    meta = {"settings": SETTINGS, "summary": {"device_idle_share": idle}}
+    found = findings(step_statistics(frame, window, SETTINGS), None, meta)
+    return [f"{finding.title}. {finding.text}" for finding in found]
+
+
+AT_SEATS = {"running": 8, "decode_tokens": 8, "waiting": 3}
+AT_BUDGET = {"prefill_tokens": 96, "waiting": 2}
+AT_KV = {"kv_blocks_used": 97, "waiting": 5}
+
+
+@pytest.mark.parametrize(
+    ("fields", "title", "number"),
+    [
+        (AT_SEATS, "Bound by seats", "in 60.0% all 8 seats were taken"),
+        (AT_BUDGET, "Bound by the token budget", "in 60.0% the budget of 100 tokens was used up"),
+        (AT_KV, "Bound by KV blocks", "in 60.0% there was no room"),
+    ],
+)
+def test_the_limit_reached_while_requests_wait_is_the_bound(fields, title, number):
+    bound = diagnose(trace((60, fields), (40, {})))[0]
+    assert bound.startswith(title + ".")
+    assert "left waiting in 60.0% of the steps" in bound
+    assert number in bound
+
+
+def test_two_limits_reached_together_are_both_named():
+    assert diagnose(trace((50, AT_SEATS), (45, AT_BUDGET)))[0].startswith("Bound by seats and the token budget.")
+
+
+def test_a_waiting_request_that_neither_seats_nor_budget_keep_out_waits_for_blocks():
+    assert diagnose(trace((50, {"kv_blocks_used": 80, "waiting": 1}), (50, {})))[0].startswith("Bound by KV blocks.")
+
+
+def test_full_seats_without_anyone_waiting_bind_nothing():
+    frame = trace((100, AT_SEATS | {"waiting": 0}))
+    statistics = step_statistics(frame, None, SETTINGS)
+    assert statistics is not None
+    assert statistics.at_seat_limit == 1
+    assert diagnose(frame)[0].startswith("Bound by compute.")
+
+
+def test_an_idle_device_and_an_empty_queue_mean_too_little_load():
+    assert diagnose(trace((100, {})), idle=0.55)[0] == (
+        "Bound by the load offered. Requests were left waiting in only 0.0% of the steps, and the device was idle "
+        "55.0% of the time."
+    )
+
+
+def test_without_the_idle_share_no_cause_is_claimed():
+    assert diagnose(trace((10, {})), idle=None)[0].startswith("Not bound by the scheduler.")
+
+
+def test_preemptions_are_counted_with_the_share_of_work_done_twice():
+    frame = trace((1, {"preemptions_recompute": 2, "preemptions_swap": 1}), (1, {"recomputed_tokens": 1}), (2, {}))
+    text = next(line for line in diagnose(frame) if line.startswith("Preemptions"))
+    assert "3 preemptions in 4 steps (2 by recompute, 1 by swap)" in text
+    assert "6.2% of the computed tokens" in text
+
+
+def test_only_steps_of_the_window_count():
+    frame = trace((10, AT_SEATS), (10, {}))
+    statistics = step_statistics(frame, {"start_ns": 100 * MS, "end_ns": 150 * MS}, SETTINGS)
+    assert statistics is not None
+    assert (statistics.steps, statistics.at_seat_limit) == (5, 0)
+    assert step_statistics(frame, {"start_ns": 900 * MS, "end_ns": 950 * MS}, SETTINGS) is None
+
+
+def test_a_window_without_steps_is_said_and_gives_dashes():
+    assert diagnose(trace((10, {})), window={"start_ns": 900 * MS, "end_ns": 950 * MS})[0].startswith("No steps.")
+    assert {value for _, value in indicators(None, None)} == {DASH}
+
+
+def test_steps_with_prefill_are_told_from_steps_that_only_decode():
+    text = next(
+        line
+        for line in diagnose(trace((5, {"prefill_tokens": 50}), (5, {})))
+        if line.startswith("Prefill beside decode")
+    )
+    assert "takes 10.0 ms (median), a step that only decodes 10.0 ms" in text
+
+
+def request(queue_ms: int, prefill_ms: int, phase: str = "window") -> RequestRecord:
+    first = (queue_ms + prefill_ms) * MS
+    return RequestRecord(
+        index=0,
+        request_id="r",
+        phase=phase,  # type: ignore[arg-type]
+        status="ok",
+        finish_reason="length",
+        error=None,
+        t_sched=0,
+        t_send=0,
+        t_admit=queue_ms * MS,
+        t_first=first,
+        t_last=first,
+        t_end=first,
+        prompt_tokens=1,
+        max_tokens=1,
+        output_tokens=1,
+        first_chunk_tokens=1,
+        cached_tokens=0,
+        preemptions=0,
+        recomputed_tokens=0,
+    )
+
+
+def test_time_to_first_token_is_split_into_queue_and_prefill():
+    statistics = first_token_statistics([request(0, 100)] * 19 + [request(900, 100), request(5000, 1, "warmup")])
+    assert statistics is not None
+    assert (statistics.requests, statistics.queue_ms, statistics.prefill_ms) == (20, 45, 100)
+    assert statistics.queue_share == pytest.approx(45 / 145)
+    # The 95th percentile lies between the two values, so the slowest 5 % are the one that queued.
+    assert statistics.slowest_queue_share == pytest.approx(0.9)
+
+
+def test_requests_that_never_got_a_token_leave_nothing_to_split():
+    assert first_token_statistics([]) is None

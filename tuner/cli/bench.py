@@ -1,0 +1,60 @@
+"""`tune bench`: one setting, measured once."""
+
+import datetime
+
+from engine.errors import UserError
+from tuner.cli.output import new_folder, print_json, print_summary, require_writable
+from tuner.cli.tune import TuneArguments
+from tuner.progress import ProgressDisplay
+from tuner.settings import Settings
+from tuner.targets.bundled import BundledTarget, Load
+from tuner.units import parse_duration_s
+
+
+def run_bench(arguments: TuneArguments, *, out: str | None, as_json: bool) -> int:
+    """Measure and write the run's folder with its reports.
+
+    Returns:
+        Exit code 0, also when the SLO was missed: the measurement is the result. 1 when the run broke off.
+
+    Raises:
+        UserError: bad input.
+    """
+    from rich.console import Console
+
+    from reports.build import write_reports
+    from workloads.records import write_run
+
+    display = ProgressDisplay(Console(stderr=True))
+    slo, rate, spec = arguments.parse_slo(), arguments.parse_rate(), arguments.load_workload()
+    if rate is None and spec.is_open_loop:
+        raise UserError("tune bench measures at one rate: give --rate in requests per second, such as --rate 6")
+    settings = Settings().override(arguments.set)
+    window_s = arguments.window_s(None)
+    load = Load(
+        rate,
+        arguments.seed,
+        arguments.warmup_s(window_s),
+        window_s,
+        parse_duration_s("--drain-timeout", arguments.drain_timeout),
+    )
+    folder = new_folder(out, f"{datetime.date.today():%Y-%m-%d}-bench-{spec.name}")
+    require_writable(folder)
+    target = BundledTarget(arguments.target_options(), spec, settings, display.say)
+    simulated = " (simulated)" if target.simulated else ""
+    display.say(f"{target.source.name} on {target.executor.device_name}{simulated}, workload {spec.name}")
+    with display.live():
+        update = display.run_started("bench")
+        measured = target.measure(settings, load, slo, stop_when_settled=False, on_progress=update)
+    if folder.exists():
+        folder.rmdir()
+    write_run(folder, measured.meta, measured.requests, measured.iterations)
+    files = write_reports(folder)
+    if as_json:
+        print_json(measured.meta | {"folder": str(folder), "report": str(files[0])})
+    else:
+        print_summary(folder)
+    if measured.error:
+        display.say(f"the run broke off: {measured.error}; what it had measured is in {folder}")
+        return 1
+    return 0

@@ -1,0 +1,269 @@
+"""`tune`: the command line. Starts fast: everything heavy is imported inside the command that needs it."""
+
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn, Optional
+
+import typer
+
+from engine.errors import OutOfDeviceMemory, UserError
+from tuner.cli import options as opt
+
+app = typer.Typer(
+    name="tune",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from tuner.environment import tool_version
+
+        typer.echo(f"tune {tool_version()}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def tune(
+    context: typer.Context,
+    slo: opt.Slo = None,
+    goodput: opt.Goodput = None,
+    workload: opt.Workload = None,
+    arrival: opt.Arrival = None,
+    prompt_tokens: opt.PromptTokens = None,
+    output_tokens: opt.OutputTokens = None,
+    rate: Annotated[
+        str,
+        typer.Option(
+            help="Requests per second, or auto: the highest rate that each setting holds within the SLO.",
+            rich_help_panel="What is asked of the engine",
+        ),
+    ] = "auto",
+    model: opt.Model = None,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    max_model_len: opt.MaxModelLen = None,
+    device_memory: opt.DeviceMemory = None,
+    set_: opt.Set = None,
+    search: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            "--search",
+            metavar="NAME=RANGE",
+            help="Search NAME=low..high or NAME=a,b,c, in place of the default range or beside it.",
+            rich_help_panel="The search",
+            show_default=False,
+        ),
+    ] = None,
+    budget: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            help="Wall time for everything after loading, e.g. 20m.",
+            rich_help_panel="The search",
+            show_default="8m, unless --trials is given",
+        ),
+    ] = None,
+    trials: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            min=1,
+            help="Most settings to try beside the default.",
+            rich_help_panel="The search",
+            show_default="no limit; 40 when simulated",
+        ),
+    ] = None,
+    window: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            help="Measured part of each run.",
+            rich_help_panel="The run",
+            show_default="budget / 24, from 10s to 60s",
+        ),
+    ] = None,
+    warmup: opt.Warmup = None,
+    drain_timeout: opt.DrainTimeout = "60s",
+    seed: opt.Seed = 0,
+    out: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Folder of the study.", rich_help_panel="The run", show_default="runs/DATE-WORKLOAD"),
+    ] = None,
+    resume: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            metavar="DIR",
+            help="Go on with an interrupted study; its own options apply, --budget and --trials may raise its limits.",
+            rich_help_panel="The run",
+            show_default=False,
+        ),
+    ] = None,
+    json_: opt.Json = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Find the scheduler settings under which an LLM serving engine delivers the most goodput within an SLO.
+
+    [bold]tune --slo p95_ttft=1s[/bold] measures the default settings, searches better ones,
+    and measures the winner again beside the default.
+
+    Exit code: 0 done, 1 no setting met the SLO, 2 bad input, 130 interrupted.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if slo is None and goodput is None and resume is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2 if len(sys.argv) > 1 else 0)
+    from tuner.cli.tune import TuneArguments, run_study
+
+    arguments = TuneArguments(
+        slo=slo or [],
+        goodput=goodput or [],
+        workload=workload,
+        arrival=arrival,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        rate=rate,
+        model=model,
+        device=device,
+        dtype=dtype,
+        max_model_len=max_model_len,
+        device_memory=device_memory,
+        set=set_ or [],
+        search=search or [],
+        budget=budget,
+        trials=trials,
+        window=window,
+        warmup=warmup,
+        drain_timeout=drain_timeout,
+        seed=seed,
+    )
+    raise typer.Exit(run_study(arguments, out=out, resume=resume, as_json=json_))
+
+
+@app.command()
+def bench(
+    slo: opt.Slo = None,
+    goodput: opt.Goodput = None,
+    rate: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(
+            help="Requests per second; a closed loop has none.",
+            rich_help_panel="What is asked of the engine",
+            show_default=False,
+        ),
+    ] = None,
+    workload: opt.Workload = None,
+    arrival: opt.Arrival = None,
+    prompt_tokens: opt.PromptTokens = None,
+    output_tokens: opt.OutputTokens = None,
+    model: opt.Model = None,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    max_model_len: opt.MaxModelLen = None,
+    device_memory: opt.DeviceMemory = None,
+    set_: opt.Set = None,
+    window: Annotated[str, typer.Option(help="Measured part of the run.", rich_help_panel="The run")] = "30s",
+    warmup: opt.Warmup = None,
+    drain_timeout: opt.DrainTimeout = "60s",
+    seed: opt.Seed = 0,
+    out: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Folder of the run.", rich_help_panel="The run", show_default="runs/DATE-bench-WORKLOAD"),
+    ] = None,
+    json_: opt.Json = False,
+) -> None:
+    """Measure one setting once."""
+    from tuner.cli.bench import run_bench
+    from tuner.cli.tune import TuneArguments
+
+    arguments = TuneArguments(
+        slo=slo or [],
+        goodput=goodput or [],
+        workload=workload,
+        arrival=arrival,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        rate="auto" if rate is None else str(rate),
+        model=model,
+        device=device,
+        dtype=dtype,
+        max_model_len=max_model_len,
+        device_memory=device_memory,
+        set=set_ or [],
+        window=window,
+        warmup=warmup,
+        drain_timeout=drain_timeout,
+        seed=seed,
+    )
+    raise typer.Exit(run_bench(arguments, out=out, as_json=json_))
+
+
+@app.command()
+def report(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder of a run or a study.")],
+) -> None:
+    """Write report.html and report.md again from a stored run or study."""
+    from pathlib import Path
+
+    from reports.build import write_reports
+    from tuner.cli.output import print_summary
+
+    path = Path(folder)
+    files = write_reports(path)
+    print_summary(path)
+    for file in files:
+        typer.echo(str(file))
+
+
+def gather_goodput(arguments: Sequence[str]) -> list[str]:
+    """Repeat `--goodput` before each of its values: other tools take several after one, click takes one each.
+
+    Example:
+        >>> gather_goodput(["--goodput", "ttft:1000", "tpot:50", "--seed", "1"])
+        ['--goodput', 'ttft:1000', '--goodput', 'tpot:50', '--seed', '1']
+    """
+    gathered: list[str] = []
+    inside = False
+    for argument in arguments:
+        if argument == "--goodput":
+            inside = True
+        elif inside and ":" in argument and not argument.startswith("-"):
+            gathered += ["--goodput", argument]
+        else:
+            if inside and gathered[-2:-1] != ["--goodput"]:
+                gathered.append("--goodput")
+            inside = False
+            gathered.append(argument)
+    if inside and gathered[-2:-1] != ["--goodput"]:
+        gathered.append("--goodput")
+    return gathered
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code: 2 and one sentence for anything the user can mend."""
+    # A terminated run is stored like an interrupted one.
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        app(args=gather_goodput(sys.argv[1:] if arguments is None else arguments))
+    except (UserError, OutOfDeviceMemory) as error:
+        _complain(str(error))
+
+
+def _complain(text: str) -> NoReturn:
+    from rich.console import Console
+
+    Console(stderr=True).print(f"error: {text}", markup=False, highlight=False, soft_wrap=True, style="red")
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Options that several commands share, each with the text that `--help` shows. Imports nothing heavy."""
+
+from typing import Annotated, Optional
+
+import typer
+
+_LOAD, _ENGINE, _RUN, _SEARCH = "What is asked of the engine", "The engine", "The run", "The search"
+
+Slo = Annotated[
+    Optional[list[str]],  # noqa: UP045  (typer reads the annotation at run time)
+    typer.Option(
+        "--slo",
+        help="Objective, e.g. p95_ttft=1s,p95_tpot=60ms. pNN_, mean_ or max_ + ttft, tpot, itl, e2e or queue.",
+        rich_help_panel=_LOAD,
+        show_default=False,
+    ),
+]
+Goodput = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--goodput",
+        metavar="METRIC:MS...",
+        help="The same in other tools' form: --goodput ttft:1000 tpot:50 (milliseconds, for 95 % of the requests).",
+        rich_help_panel=_LOAD,
+        show_default=False,
+    ),
+]
+Workload = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        help="chat, chat-small, summarize, or a YAML file.",
+        rich_help_panel=_LOAD,
+        show_default="chat-small on a CPU, else chat",
+    ),
+]
+Arrival = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        help="In place of the workload's: poisson, gamma:burstiness=0.5, constant, spikes:..., closed:concurrency=8.",
+        rich_help_panel=_LOAD,
+        show_default=False,
+    ),
+]
+PromptTokens = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        help="In place of the workload's: 128, uniform:32..192, or lognormal:median=800,sigma=0.8,low=16,high=4000.",
+        rich_help_panel=_LOAD,
+        show_default=False,
+    ),
+]
+OutputTokens = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="Likewise for outputs.", rich_help_panel=_LOAD, show_default=False),
+]
+Model = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        help="A Hugging Face folder or id, a .gguf file, smollm2-135m, or random:NAME (a published shape with random "
+        "weights, e.g. random:llama-3.1-8b).",
+        rich_help_panel=_ENGINE,
+        show_default="smollm2-135m on a CPU, else random:qwen2.5-7b",
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="auto, cpu, cuda, cuda:N, or sim:CARD (a10, l4, 4090, a100-40g, a100-80g, h100, h200, mi300x: no device "
+        "runs, steps take what the card's published figures say).",
+        rich_help_panel=_ENGINE,
+    ),
+]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_ENGINE)]
+MaxModelLen = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(
+        help="Longest request in tokens.",
+        rich_help_panel=_ENGINE,
+        show_default="the model's own, at most 8192 unless the workload needs more",
+    ),
+]
+DeviceMemory = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        help="What counts as the device's total memory, e.g. 8GiB.",
+        rich_help_panel=_ENGINE,
+        show_default="the card's own; on a CPU a size that fits",
+    ),
+]
+Set = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Fix a setting: gpu_memory_utilization, max_num_seqs, max_num_batched_tokens, chunk_size, policy, "
+        "block_size, enable_prefix_caching.",
+        rich_help_panel=_ENGINE,
+        show_default=False,
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Of arrivals, lengths, prompts and the search.", rich_help_panel=_RUN)]
+Warmup = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="Load before the window.", rich_help_panel=_RUN, show_default="a quarter of it, at least 3s"),
+]
+DrainTimeout = Annotated[
+    str, typer.Option(help="How long after the window its requests may take.", rich_help_panel=_RUN)
+]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print the result as JSON on standard output, nothing else.", rich_help_panel=_RUN),
+]

@@ -1,0 +1,179 @@
+"""The claim: winner and baseline measured again in turn on fresh seeds, and only that gain is claimed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tuner.settings import Settings
+from tuner.store import Run, StudyStore
+from workloads.metrics import Window, in_window, summarize
+from workloads.pool import pool
+from workloads.records import RequestRecord, RunRecord
+from workloads.slo import Slo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+BOOTSTRAP_SAMPLES = 4000
+BLOCK_REQUESTS = 8
+SAME_WITHIN = 0.02
+
+
+@dataclass(frozen=True)
+class Side:
+    """One setting at one rate, over all its confirmation runs together.
+
+    Attributes:
+        rate: requests per second; None for a closed loop.
+        good: per run, whether each window request was good, in order of arrival.
+        meets, verdict: the SLO over all runs together.
+    """
+
+    settings: Settings
+    rate: float | None
+    runs: tuple[Run, ...]
+    good: tuple[tuple[bool, ...], ...]
+    duration_s: float
+    meets: bool
+    verdict: dict[str, Any]
+    summary: dict[str, Any]
+
+    @property
+    def goodput(self) -> float:
+        """Good requests per second: the offered rate times the share of good requests.
+
+        The share estimates the same as counting good requests per second of the window, without the noise of how
+        many happened to arrive.
+        """
+        flags = [flag for run in self.good for flag in run]
+        return sum(flags) * self._scale(len(flags))
+
+    def _scale(self, num_requests: int) -> float:
+        if self.rate is None:
+            return 1.0 / self.duration_s if self.duration_s else 0.0
+        return self.rate / num_requests if num_requests else 0.0
+
+    def resampled_goodput(self, rng: "np.random.Generator") -> "np.ndarray":
+        """Goodput of `BOOTSTRAP_SAMPLES` resamples, float64 `[samples]`; see `bootstrap_good`."""
+        flags = sum(len(run) for run in self.good)
+        return bootstrap_good(self.good, rng) * self._scale(flags)
+
+    def to_dict(self, low: float, high: float) -> dict[str, Any]:
+        """A side of `confirmation` in `study.json`."""
+        return {
+            "settings": self.settings.to_dict(),
+            "rate": self.rate,
+            "runs": [run.path for run in self.runs],
+            "verdict": self.verdict,
+            "goodput": self.goodput,
+            "goodput_low": low,
+            "goodput_high": high,
+            "summary": self.summary,
+        }
+
+
+def make_side(store: StudyStore, settings: Settings, runs: Sequence[Run], slo: Slo) -> Side:
+    """Read runs of one setting at one rate back and judge them together."""
+    records = [RunRecord.load(store.path / run.path) for run in runs]
+    parts = [(r.request_records(), r.iteration_records(), _window(r.meta)) for r in records]
+    requests, iterations, window = pool(parts)
+    verdict = slo.judge(requests)
+    return Side(
+        settings=settings,
+        rate=runs[0].rate,
+        runs=tuple(runs),
+        good=tuple(tuple(_is_good(r) for r in in_window(part[0])) for part in parts),
+        duration_s=window.duration_s,
+        meets=verdict.meets,
+        verdict=verdict.to_dict(),
+        summary=summarize(requests, iterations, window, slo),
+    )
+
+
+def _window(meta: dict[str, Any]) -> Window:
+    return Window(meta["window"]["start_ns"], meta["window"]["end_ns"])
+
+
+def _is_good(record: RequestRecord) -> bool:
+    return bool(record.good)
+
+
+def bootstrap_good(runs: Sequence[Sequence[bool]], rng: "np.random.Generator") -> "np.ndarray":
+    """Number of good requests in resamples of each run, summed over the runs, int64 `[samples]`.
+
+    Moving blocks (Künsch, Annals of Statistics 17(3), 1989), since requests that are served together succeed and
+    fail together.
+    """
+    import numpy as np
+
+    totals = np.zeros(BOOTSTRAP_SAMPLES)
+    for run in runs:
+        flags = np.asarray(run, dtype=np.int64)
+        n = len(flags)
+        if n == 0:
+            continue
+        length = min(BLOCK_REQUESTS, n)
+        num_blocks = -(-n // length)
+        starts = rng.integers(0, n - length + 1, size=(BOOTSTRAP_SAMPLES, num_blocks))
+        picked = flags[starts[:, :, None] + np.arange(length)]  # [samples, blocks, length]
+        totals += picked.reshape(BOOTSTRAP_SAMPLES, -1)[:, :n].sum(axis=1)
+    return totals
+
+
+def compare(baseline: Side, winner: Side, seed: int) -> dict[str, Any]:
+    """The `confirmation` of `study.json` for two sides that were both measured again."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    ours, theirs = winner.resampled_goodput(rng), baseline.resampled_goodput(rng)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gains = ours / theirs - 1.0
+    gains = gains[np.isfinite(gains)]
+    gain = low = high = None
+    if baseline.goodput > 0 and len(gains):
+        gain = winner.goodput / baseline.goodput - 1.0
+        low, high = (float(np.quantile(gains, q)) for q in (0.025, 0.975))
+    verdict = _verdict(baseline, winner, low, high)
+    return {
+        "verdict": verdict,
+        "metric": "request_goodput",
+        "gain": gain,
+        "gain_low": low,
+        "gain_high": high,
+        "baseline": baseline.to_dict(*_interval(theirs)),
+        "winner": winner.to_dict(*_interval(ours)),
+        "text": _text(verdict, baseline, winner, gain, low, high),
+    }
+
+
+def _interval(samples: "np.ndarray") -> tuple[float, float]:
+    import numpy as np
+
+    low, high = np.quantile(samples, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _verdict(baseline: Side, winner: Side, low: float | None, high: float | None) -> str:
+    if not winner.meets:
+        return "cannot tell"
+    if low is None or high is None:
+        return "better" if winner.goodput > 0 else "cannot tell"
+    if low > 0:
+        return "better"
+    if high < 0:
+        return "worse"
+    return "same" if high - low <= 2 * SAME_WITHIN else "cannot tell"
+
+
+def _text(verdict: str, baseline: Side, winner: Side, gain: float | None, low: float | None, high: float | None) -> str:
+    at = "" if winner.rate is None else f" at {winner.rate:.3g} requests/s"
+    if not winner.meets:
+        return f"Measured again{at}, the best setting of the search missed the SLO; its lead is not confirmed."
+    if gain is None or low is None or high is None:
+        return f"Measured again{at}, the best setting met the SLO; the default had no good request to compare with."
+    interval = f"{gain:+.1%} goodput (95 % interval {low:+.1%} to {high:+.1%})"
+    if verdict == "better" and not baseline.meets:
+        return (
+            f"Measured again in turn on fresh seeds: {interval}; the default missed the SLO at its own rate this time."
+        )
+    return f"Measured again in turn on fresh seeds: {interval}."

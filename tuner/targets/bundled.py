@@ -1,0 +1,315 @@
+"""The bundled engine as a thing to measure: settings and load in, the record of a run out."""
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engine.build import find_device, load_executor, say_nothing
+from engine.clock import VirtualClock
+from engine.config import EngineConfig, ModelConfig
+from engine.engine import Engine, kv_budget
+from engine.errors import UserError
+from engine.executor.base import Executor
+from engine.executor.simulated import SimulatedExecutor
+from engine.model.resolve import resolve_model
+from engine.trace import IterationRecord
+from tuner.environment import cuda_driver, environment, tool_version
+from tuner.settings import Settings
+from workloads.driver import DriveError, DriveResult, Progress, drive
+from workloads.metrics import summarize
+from workloads.plan import WorkloadPlan, make_plan
+from workloads.records import SCHEMA_VERSION, RequestRecord
+from workloads.slo import Slo
+from workloads.spec import WorkloadSpec
+from workloads.validity import check_validity
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """Which engine: everything that stays the same over a study.
+
+    Attributes:
+        model, device, dtype, max_model_len, device_memory_bytes: as in `engine.config`; a model of None is the
+            default for the device.
+        weights_seed: of random weights.
+    """
+
+    model: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    device_memory_bytes: int | None = None
+    weights_seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is offered to the engine in one run.
+
+    Attributes:
+        rate: requests per second; None for a closed loop.
+        seed: of arrivals, lengths and prompts.
+        warmup_s, window_s: load before the measured part, and that part.
+        drain_timeout_s: how long after the window its requests may take.
+    """
+
+    rate: float | None
+    seed: int
+    warmup_s: float
+    window_s: float
+    drain_timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run, ready to be written.
+
+    Attributes:
+        meta: content of `run.json`.
+        error: why it broke off; None when it did not.
+    """
+
+    meta: dict[str, Any]
+    requests: list[RequestRecord]
+    iterations: list[IterationRecord]
+    error: str | None = None
+
+
+GPU_DEFAULT_MODEL = "random:qwen2.5-7b"
+CPU_DEFAULT_MODEL = "smollm2-135m"
+
+
+class BundledTarget:
+    """The bundled engine with a model on a device.
+
+    Args:
+        options: model and device.
+        spec: the workload; decides how long requests may get.
+        settings: those that the engine starts with.
+        say: told in one line what takes long, and what the user should know.
+
+    Raises:
+        UserError: a model, device or length that cannot be, or memory for less than one request.
+    """
+
+    def __init__(
+        self,
+        options: TargetOptions,
+        spec: WorkloadSpec,
+        settings: Settings,
+        say: Callable[[str], None] = say_nothing,
+    ) -> None:
+        device = find_device(options.device)
+        model = options.model or (CPU_DEFAULT_MODEL if device == "cpu" else GPU_DEFAULT_MODEL)
+        self.options = replace(options, model=model, device=device)
+        self.spec = spec
+        self.source = resolve_model(model, say)
+        if self.source.note:
+            say(self.source.note)
+        self._say = say
+        self.environment = environment()
+        self._load(settings)
+
+    def _load(self, settings: Settings) -> None:
+        config = EngineConfig(
+            model=ModelConfig(
+                model=self.source.name,
+                dtype=self.options.dtype,  # type: ignore[arg-type]  # ModelConfig checks it
+                max_model_len=self.options.max_model_len,
+                seed=self.options.weights_seed,
+            ),
+            cache=settings.cache(),
+            scheduler=settings.scheduler(),
+            device=self.options.device,
+            device_memory_bytes=self.options.device_memory_bytes,
+        )
+        longest = self.spec.max_request_tokens
+        self.executor: Executor = load_executor(config, self.source, longest_request=longest, say=self._say)
+        self.engine = Engine(self.executor, settings.scheduler(), settings.cache())
+
+    @property
+    def simulated(self) -> bool:
+        return self.executor.simulated
+
+    @property
+    def on_gpu(self) -> bool:
+        """Ranges and defaults that suit a GPU apply, real or simulated."""
+        return self.options.device != "cpu"
+
+    def measure(
+        self,
+        settings: Settings,
+        load: Load,
+        slo: Slo | None,
+        *,
+        stop_when_settled: bool = True,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> Measured:
+        """Run one load under one setting.
+
+        A run that breaks off is returned with its error and what it had measured; the engine is usable again.
+
+        Raises:
+            KVCacheTooSmall: the settings leave no room for one longest request.
+            OutOfDeviceMemory: they do not fit into the device's memory.
+        """
+        if isinstance(self.executor, SimulatedExecutor):
+            # Every run starts at time 0, so that it does not matter what ran before it.
+            self.executor.clock = VirtualClock()
+        self._reconfigure(settings)
+        plan = make_plan(
+            self.spec,
+            rate=load.rate,
+            seed=load.seed,
+            vocab_size=self.source.arch.vocab_size,
+            warmup_s=load.warmup_s,
+            window_s=load.window_s,
+        )
+        error = None
+        try:
+            result = drive(
+                self.engine,
+                plan,
+                slo=slo,
+                drain_timeout_s=load.drain_timeout_s,
+                stop_when_settled=stop_when_settled,
+                on_progress=on_progress,
+            )
+        except DriveError as failure:
+            result, error = failure.partial, str(failure)
+            self._recover(settings)
+        except BaseException:
+            self.engine.reset()
+            raise
+        meta = self._describe(settings, load, slo, result, plan, error)
+        return Measured(meta, result.requests, result.iterations, error)
+
+    def _reconfigure(self, settings: Settings) -> None:
+        self.engine.reset()
+        self.engine.reconfigure(scheduler=settings.scheduler(), cache=settings.cache())
+
+    def _recover(self, settings: Settings) -> None:
+        """Make the engine usable after a failed step; load everything again when dropping the requests does not."""
+        try:
+            self._reconfigure(settings)
+        except UserError:
+            raise
+        except Exception:
+            self._say("the engine does not recover in place: loading it again")
+            self.executor.shutdown()
+            self._load(settings)
+
+    def burst(self, settings: Settings, num_requests: int, seed: int) -> float:
+        """Serve requests that all arrive at once, and return how many it served per second.
+
+        A first idea of the capacity, to start the search for a rate; it also warms the engine up.
+        """
+        from engine.request import Request, SamplingParams
+
+        self._reconfigure(settings)
+        plan = make_plan(
+            self.spec, rate=1.0 if self.spec.is_open_loop else None, seed=seed,
+            vocab_size=self.source.arch.vocab_size, warmup_s=0, window_s=1,
+        )  # fmt: skip
+        for request, _ in zip(plan, range(num_requests), strict=False):
+            sampling = SamplingParams(max_tokens=request.max_tokens, temperature=0, ignore_eos=True)
+            self.engine.add_request(Request(f"burst-{request.index}", request.prompt_token_ids, sampling))
+        start_ns = self.engine.clock.now_ns()
+        while self.engine.has_work:
+            self.engine.step()
+        return num_requests / ((self.engine.clock.now_ns() - start_ns) / 1e9)
+
+    def smallest_utilization(self, settings: Settings, max_num_batched_tokens: int) -> float:
+        """The least memory share with which one longest request fits beside a step of that many tokens."""
+        profile = self.executor.profile_memory(max_num_batched_tokens, settings.max_num_seqs)
+        bytes_per_block = self.executor.kv_bytes_per_block(settings.block_size)
+        longest_blocks = -(-self.executor.max_model_len // settings.block_size)
+        taken = profile.weights + profile.other + profile.peak_activation
+        return (taken + longest_blocks * bytes_per_block) / profile.total
+
+    def max_resident_requests(self, settings: Settings, utilization: float) -> int:
+        """Requests of mean length that the KV cache holds at that memory share."""
+        profile = self.executor.profile_memory(settings.max_num_batched_tokens, settings.max_num_seqs)
+        bytes_per_block = self.executor.kv_bytes_per_block(settings.block_size)
+        budget = kv_budget(profile, replace(settings, gpu_memory_utilization=utilization).cache(), bytes_per_block)
+        mean_tokens = self.spec.mean_prompt_tokens + self.spec.mean_output_tokens
+        return int(budget.num_blocks * settings.block_size / mean_tokens)
+
+    def describe_model(self) -> dict[str, Any]:
+        """The `model` of `run.json`."""
+        arch = self.source.arch
+        return {
+            "name": self.source.name,
+            "family": arch.family,
+            "parameters": arch.num_parameters,
+            "dtype": getattr(self.executor, "dtype", self.options.dtype),
+            "weights": "pretrained" if self.source.pretrained else "random",
+            "max_model_len": self.executor.max_model_len,
+        }
+
+    def describe_device(self) -> dict[str, Any]:
+        """The `device` of `run.json`."""
+        kind = "sim" if self.simulated else self.options.device.partition(":")[0]
+        budget = self.engine.kv_budget
+        threads = None
+        if kind == "cpu":
+            import torch
+
+            threads = torch.get_num_threads()
+        return {
+            "name": self.executor.device_name,
+            "kind": kind,
+            "memory_bytes": budget.total if budget else None,
+            "torch": None if self.simulated else self.environment["torch"],
+            "driver": cuda_driver() if kind == "cuda" else None,
+            "threads": threads,
+        }
+
+    def _describe(
+        self,
+        settings: Settings,
+        load: Load,
+        slo: Slo | None,
+        result: DriveResult,
+        plan: WorkloadPlan,
+        error: str | None,
+    ) -> dict[str, Any]:
+        budget = self.engine.kv_budget
+        assert budget is not None
+        window = result.window
+        num_window = sum(r.phase == "window" for r in result.requests)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "run",
+            "tool_version": tool_version(),
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "simulated": self.simulated,
+            "model": self.describe_model(),
+            "device": self.describe_device(),
+            "settings": settings.to_dict(),
+            "memory": {
+                "total_bytes": budget.total,
+                "weights_bytes": budget.weights,
+                "other_bytes": budget.other,
+                "peak_activation_bytes": budget.peak_activation,
+                "kv_bytes": budget.kv_bytes,
+                "num_blocks": self.engine.num_blocks,
+                "block_size": settings.block_size,
+            },
+            "workload": self.spec.to_dict(),
+            "rate": load.rate,
+            "seed": load.seed,
+            "load": {
+                "warmup_s": load.warmup_s,
+                "window_s": load.window_s,
+                "drain_timeout_s": load.drain_timeout_s,
+            },
+            "slo": None if slo is None else str(slo),
+            "window": {"start_ns": window.start_ns, "end_ns": window.end_ns, "requests": num_window},
+            "stopped_early": f"failed: {error}" if error else result.stopped_early,
+            "verdict": None if slo is None else slo.judge(result.requests).to_dict(),
+            "validity": check_validity(result, plan),
+            "summary": summarize(result.requests, result.iterations, window, slo),
+            "environment": self.environment,
+        }

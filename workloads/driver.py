@@ -1,0 +1,283 @@
+"""Plays a workload against an engine in this process and records what comes of it.
+
+The loop hands requests over between two steps, at their scheduled time or as soon after it as the step in progress
+allows, and never waits for an answer. Load goes on after the window until all of its requests have ended, so that the
+last of them run under the same conditions as the first.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.clock import Clock
+from engine.errors import RequestRefused
+from engine.request import Request
+from engine.scheduler.plan import TokenEvent
+from engine.trace import IterationRecord
+from workloads.early_stop import BACKLOG_GROWS, INTERRUPTED, VERDICT_SETTLED, BacklogWatch, SettledWatch
+from workloads.feed import make_feed
+from workloads.inflight import InFlight, prepare
+from workloads.metrics import NS_PER_S, Window
+from workloads.plan import WorkloadPlan
+from workloads.records import Phase, RequestRecord, Status
+from workloads.slo import Slo
+
+# Idle gaps are slept in pieces, so that `should_stop` and `on_progress` are heard.
+POLL_NS = 250_000_000
+
+
+class ServingEngine(Protocol):
+    """What a driver needs of an engine."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def add_request(self, request: Request) -> None: ...
+
+    def abort(self, request_id: str) -> bool: ...
+
+    def step(self) -> tuple[list[TokenEvent], IterationRecord]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        phase: of the schedule.
+        elapsed_s, planned_s: time since the start; warm-up and window together.
+        ended, under_way: requests of all phases.
+    """
+
+    phase: Phase
+    elapsed_s: float
+    planned_s: float
+    ended: int
+    under_way: int
+
+
+@dataclass(frozen=True, slots=True)
+class DriveResult:
+    """What a run produced.
+
+    Attributes:
+        requests: by index, those of warm-up and cooldown included.
+        iterations: every step.
+        window: the measured part; it ends early where the run did.
+        stopped_early: None, or why: `verdict settled`, `backlog grows without bound`, `interrupted`.
+    """
+
+    requests: list[RequestRecord]
+    iterations: list[IterationRecord]
+    window: Window
+    stopped_early: str | None
+
+
+class DriveError(Exception):
+    """A step failed. The cause is `__cause__`; what was measured until then is not lost.
+
+    Attributes:
+        partial: all that was recorded; the requests that were under way are `failed`.
+    """
+
+    def __init__(self, cause: Exception, partial: DriveResult) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.partial = partial
+
+
+def drive(
+    engine: ServingEngine,
+    plan: WorkloadPlan,
+    *,
+    slo: Slo | None = None,
+    drain_timeout_s: float = 30.0,
+    stop_when_settled: bool = True,
+    on_progress: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    temperature: float = 0.0,
+) -> DriveResult:
+    """Play `plan` against an idle engine, which is idle again afterwards.
+
+    Args:
+        slo: marks each request good or not, and lets the run stop early.
+        drain_timeout_s: how long after the end of the window its requests may take; then they are `timeout`.
+        stop_when_settled: end an open loop as soon as its verdict cannot become anything but infeasible.
+        on_progress: called every quarter of a second of the engine's clock, between two steps.
+        should_stop: asked as often; true ends the run as `interrupted`.
+        temperature: of sampling; 0 is greedy.
+
+    Raises:
+        DriveError: a step failed, or a callback; what was measured until then is its `partial`.
+        ValueError: the engine has work.
+    """
+    if engine.has_work:
+        raise ValueError("drive() needs an idle engine")
+    with _no_garbage_collection():
+        run = _Drive(engine, plan, slo, temperature, stop_when_settled)
+        try:
+            return run.play(round(drain_timeout_s * 1e9), on_progress, should_stop)
+        except Exception as error:
+            raise DriveError(error, run.fail(error)) from error
+        finally:
+            run.release()
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Collect now, and not in the middle of a measurement."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _Drive:
+    """One run in progress. Invariant: a request that was sent is in `_under_way` or in `_records`, never both."""
+
+    def __init__(
+        self, engine: ServingEngine, plan: WorkloadPlan, slo: Slo | None, temperature: float, may_stop_early: bool
+    ) -> None:
+        self._engine = engine
+        self._plan = plan
+        self._slo = slo
+        self._temperature = temperature
+        self._start_ns = engine.clock.now_ns()
+        window_start = self._start_ns + plan.warmup_ns
+        self._window = Window(window_start, window_start + plan.window_ns)
+        self._feed = make_feed(plan, self._start_ns)
+        self._under_way: dict[str, InFlight] = {}
+        self._window_under_way = 0
+        self._records: list[RequestRecord] = []
+        self._iterations: list[IterationRecord] = []
+        self._settled: SettledWatch | None = None
+        self._backlog: BacklogWatch | None = None
+        if may_stop_early and slo is not None and plan.num_window_requests is not None:
+            self._settled = SettledWatch(slo, plan.num_window_requests)
+            self._backlog = BacklogWatch(self._window)
+
+    def play(
+        self,
+        drain_timeout_ns: int,
+        on_progress: Callable[[Progress], None] | None,
+        should_stop: Callable[[], bool] | None,
+    ) -> DriveResult:
+        engine, clock, feed = self._engine, self._engine.clock, self._feed
+        window_end = self._window.end_ns
+        deadline = window_end + drain_timeout_ns
+        next_poll = self._start_ns
+        while True:
+            now = clock.now_ns()
+            self._send_due(now)
+            if now >= window_end and not self._window_under_way and feed.window_is_sent(now):
+                return self._finish(now, stopped_early=None)
+            if now >= deadline:
+                return self._finish(now, stopped_early=None, overdue="timeout")
+            if reason := self._reason_to_stop(now):
+                return self._finish(now, stopped_early=reason)
+            if now >= next_poll:
+                next_poll = now + POLL_NS
+                if should_stop is not None and should_stop():
+                    return self._finish(now, stopped_early=INTERRUPTED)
+                if on_progress is not None:
+                    on_progress(self._progress(now))
+            if engine.has_work:
+                self._step()
+            else:
+                wake_at = min(feed.due_at(now), next_poll, deadline)
+                clock.sleep_until(min(wake_at, window_end) if now < window_end else wake_at)
+
+    def fail(self, error: Exception) -> DriveResult:
+        """What was recorded until a step failed; `release` comes after it."""
+        now = self._engine.clock.now_ns()
+        for inflight in self._under_way.values():
+            inflight.end("failed", now, error=f"{type(error).__name__}: {error}")
+            self._records.append(inflight.to_record(self._slo))
+        return self._result(now, stopped_early=None)
+
+    def release(self) -> None:
+        """Leave the engine idle, whatever happened. After a normal end there is nothing left to do."""
+        for request_id in self._under_way:
+            # A step that failed may have left the engine unable even to abort; its error is the one to tell.
+            with suppress(Exception):
+                self._engine.abort(request_id)
+        self._under_way.clear()
+
+    def _send_due(self, now: int) -> None:
+        while due := self._feed.next_due(now, len(self._under_way)):
+            planned, phase, t_sched = due
+            inflight = prepare(planned, phase, t_sched, self._temperature)
+            if phase == "window":
+                self._window_under_way += 1
+                if self._settled is not None:
+                    self._settled.sent(inflight)
+            inflight.t_send = self._engine.clock.now_ns()
+            try:
+                self._engine.add_request(inflight.request)
+            except RequestRefused as refusal:
+                inflight.end("refused", inflight.t_send, error=str(refusal))
+                self._record(inflight)
+            else:
+                self._under_way[inflight.request.request_id] = inflight
+
+    def _step(self) -> None:
+        events, iteration = self._engine.step()
+        self._iterations.append(iteration)
+        for event in events:
+            inflight = self._under_way[event.request_id]
+            inflight.take(event)
+            if inflight.status is not None:
+                del self._under_way[event.request_id]
+                self._record(inflight)
+
+    def _record(self, inflight: InFlight) -> None:
+        record = inflight.to_record(self._slo)
+        self._records.append(record)
+        assert record.t_end is not None
+        self._feed.ended(record.t_end, refused=record.status == "refused")
+        if record.phase == "window":
+            self._window_under_way -= 1
+            if self._settled is not None:
+                self._settled.ended(record)
+
+    def _reason_to_stop(self, now: int) -> str | None:
+        if self._settled is not None and self._settled.is_settled(now):
+            return VERDICT_SETTLED
+        if self._backlog is not None and self._iterations:
+            last, in_system = self._iterations[-1], len(self._under_way)
+            sent = in_system + len(self._records)
+            if self._backlog.grows(now, in_system, sent, waiting=last.waiting, running=last.running):
+                return BACKLOG_GROWS
+        return None
+
+    def _finish(self, now: int, stopped_early: str | None, overdue: Status = "unfinished") -> DriveResult:
+        """End what is under way. `overdue` is the status of the requests that the run was waiting for."""
+        for request_id in list(self._under_way):
+            self._engine.abort(request_id)
+            inflight = self._under_way.pop(request_id)
+            inflight.end("unfinished" if inflight.phase == "cooldown" else overdue, now, finish_reason="abort")
+            self._records.append(inflight.to_record(self._slo))
+        return self._result(now, stopped_early)
+
+    def _result(self, now: int, stopped_early: str | None) -> DriveResult:
+        start_ns, end_ns = self._window.start_ns, self._window.end_ns
+        window = Window(start_ns, max(start_ns, min(end_ns, now)))
+        requests = sorted(self._records, key=lambda r: r.index)
+        return DriveResult(requests, self._iterations, window, stopped_early)
+
+    def _progress(self, now: int) -> Progress:
+        return Progress(
+            phase=self._plan.phase_at(now - self._start_ns),
+            elapsed_s=(now - self._start_ns) / NS_PER_S,
+            planned_s=(self._plan.warmup_ns + self._plan.window_ns) / NS_PER_S,
+            ended=len(self._records),
+            under_way=len(self._under_way),
+        )

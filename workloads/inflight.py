@@ -1,0 +1,91 @@
+"""One request while it is under way, and the record it becomes."""
+
+from dataclasses import dataclass, field, replace
+
+from engine.request import Request, SamplingParams
+from engine.scheduler.plan import TokenEvent
+from workloads.plan import RequestPlan
+from workloads.records import Phase, RequestRecord, Status
+from workloads.slo import Slo
+
+
+@dataclass(slots=True, eq=False)
+class InFlight:
+    """A request from its scheduled arrival to its end. Times are nanoseconds of the engine's clock.
+
+    Attributes:
+        request: the engine's side of it, whose history tells when it was admitted.
+        t_send: set as it is handed to the engine.
+        status: None while it is under way.
+    """
+
+    plan: RequestPlan
+    phase: Phase
+    t_sched: int
+    request: Request
+    t_send: int | None = None
+    status: Status | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+    t_end: int | None = None
+    chunk_times: list[int] = field(default_factory=list)
+    chunk_tokens: list[int] = field(default_factory=list)
+
+    @property
+    def t_first(self) -> int | None:
+        """Time of the first chunk of tokens."""
+        return self.chunk_times[0] if self.chunk_times else None
+
+    def take(self, event: TokenEvent) -> None:
+        """Note the tokens of an event, and the end if it is the last."""
+        if event.token_ids:
+            self.chunk_times.append(event.time_ns)
+            self.chunk_tokens.append(len(event.token_ids))
+        if event.finish_reason is not None:
+            self.end("ok", event.time_ns, finish_reason=str(event.finish_reason))
+
+    def end(self, status: Status, t_end: int, *, finish_reason: str | None = None, error: str | None = None) -> None:
+        """It left the engine, or never came in."""
+        self.status, self.t_end = status, t_end
+        self.finish_reason, self.error = finish_reason, error
+
+    def to_record(self, slo: Slo | None) -> RequestRecord:
+        """What is kept of it. It must have ended."""
+        assert self.status is not None
+        record = RequestRecord(
+            index=self.plan.index,
+            request_id=self.request.request_id,
+            phase=self.phase,
+            status=self.status,
+            finish_reason=self.finish_reason,
+            error=self.error,
+            t_sched=self.t_sched,
+            t_send=self.t_send,
+            t_admit=next((e.time_ns for e in self.request.history if e.kind == "admitted"), None),
+            t_first=self.t_first,
+            t_last=self.chunk_times[-1] if self.chunk_times else None,
+            t_end=self.t_end,
+            prompt_tokens=len(self.plan.prompt),
+            max_tokens=self.plan.max_tokens,
+            output_tokens=sum(self.chunk_tokens),
+            first_chunk_tokens=self.chunk_tokens[0] if self.chunk_tokens else 0,
+            cached_tokens=self.request.num_cached_tokens,
+            preemptions=self.request.num_preemptions,
+            recomputed_tokens=self.request.num_recomputed_tokens,
+            priority=self.request.priority,
+            chunk_times=tuple(self.chunk_times),
+            chunk_tokens=tuple(self.chunk_tokens),
+            history=tuple(self.request.history),
+        )
+        return record if slo is None else replace(record, good=slo.is_good(record))
+
+
+def prepare(plan: RequestPlan, phase: Phase, t_sched: int, temperature: float) -> InFlight:
+    """Make the engine's request of a planned one. It produces exactly `max_tokens`, whatever is sampled."""
+    request = Request(
+        request_id=f"req-{plan.index}",
+        prompt_token_ids=plan.prompt_token_ids,
+        sampling=SamplingParams(max_tokens=plan.max_tokens, temperature=temperature, seed=plan.index, ignore_eos=True),
+        arrival_ns=t_sched,
+    )
+    return InFlight(plan, phase, t_sched, request)

@@ -1,0 +1,211 @@
+"""Latency of one request, and the flat summary of a window.
+
+TTFT, E2E and queue time count from `t_sched`, so that a late send is the request's loss and not the measurement's
+(no coordinated omission). What was not measured is None, never 0.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from engine.trace import IterationRecord
+from workloads.records import RequestRecord
+
+if TYPE_CHECKING:
+    from workloads.slo import Slo
+
+NS_PER_MS = 1e6
+NS_PER_S = 1e9
+
+SUMMARY_PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The measured part of the schedule, `[start_ns, end_ns)` of the run's clock."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def duration_s(self) -> float:
+        """Length in seconds."""
+        return (self.end_ns - self.start_ns) / NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one request contributes to a metric.
+
+    Attributes:
+        values: measured values in nanoseconds.
+        missing: values that were due and never came; a bound counts them as misses.
+    """
+
+    values: tuple[float, ...]
+    missing: int = 0
+
+
+def ttft_ns(record: RequestRecord) -> int | None:
+    """Time to the first token, from the scheduled arrival."""
+    return None if record.t_first is None else record.t_first - record.t_sched
+
+
+def tpot_ns(record: RequestRecord) -> float | None:
+    """Time per output token after the first chunk; None when all tokens came in one chunk."""
+    later_tokens = record.output_tokens - record.first_chunk_tokens
+    if record.t_first is None or record.t_last is None or later_tokens < 1:
+        return None
+    return (record.t_last - record.t_first) / later_tokens
+
+
+def itl_ns(record: RequestRecord) -> tuple[float, ...]:
+    """Inter-token latencies: for each chunk after the first, the gap before it per token in it."""
+    times, tokens = record.chunk_times, record.chunk_tokens
+    return tuple((times[i] - times[i - 1]) / tokens[i] for i in range(1, len(times)))
+
+
+def e2e_ns(record: RequestRecord) -> int | None:
+    """Time from the scheduled arrival to the end of the request."""
+    return None if record.t_end is None else record.t_end - record.t_sched
+
+
+def queue_ns(record: RequestRecord) -> int | None:
+    """Time from the scheduled arrival to the first admission."""
+    return None if record.t_admit is None else record.t_admit - record.t_sched
+
+
+def _one_value(metric: Callable[[RequestRecord], float | None]) -> Callable[[RequestRecord], Sample]:
+    def sample(record: RequestRecord) -> Sample:
+        value = metric(record) if record.status == "ok" else None
+        return Sample((), missing=1) if value is None else Sample((value,))
+
+    return sample
+
+
+def _tpot_sample(record: RequestRecord) -> Sample:
+    if record.status != "ok":
+        return Sample((), missing=1)
+    value = tpot_ns(record)
+    return Sample(()) if value is None else Sample((value,))
+
+
+def _itl_sample(record: RequestRecord) -> Sample:
+    if record.status == "ok":
+        return Sample(itl_ns(record))
+    return Sample(itl_ns(record), missing=max(1, record.max_tokens - record.output_tokens))
+
+
+SAMPLES: dict[str, Callable[[RequestRecord], Sample]] = {
+    "ttft": _one_value(ttft_ns),
+    "tpot": _tpot_sample,
+    "itl": _itl_sample,
+    "e2e": _one_value(e2e_ns),
+    "queue": _one_value(queue_ns),
+}
+"""Metric name to what a request contributes. A request that did not end well is missing in every metric; one that
+ended well with all its tokens in one chunk has no TPOT and no ITL, and is no miss for them."""
+
+# `vllm bench serve` writes `e2el` in its result keys.
+_SUMMARY_NAMES = {"e2e": "e2el"}
+
+
+def in_window(records: Iterable[RequestRecord]) -> list[RequestRecord]:
+    """The requests that were scheduled in the measured window."""
+    return [r for r in records if r.phase == "window"]
+
+
+def summarize(
+    requests: Iterable[RequestRecord],
+    iterations: Sequence[IterationRecord],
+    window: Window,
+    slo: "Slo | None" = None,
+) -> dict[str, Any]:
+    """The flat summary of `docs/records.md`.
+
+    Rates are work done for requests *scheduled* in the window per second of it, whenever that work ended. Latencies
+    are those of its completed requests, percentiles by linear interpolation, `std` that of the population. `failed`
+    counts every window request that did not complete, timeouts and unfinished ones among them. Engine figures cover
+    the steps that began in the window.
+
+    Args:
+        requests: all of the run; those of other phases are left out here.
+        iterations: all of the run.
+        window: where the run measured.
+        slo: what makes a request good; without it the goodput figures are None.
+    """
+    scheduled = in_window(requests)
+    completed = [r for r in scheduled if r.status == "ok"]
+    input_tokens = sum(r.prompt_tokens for r in completed)
+    output_tokens = sum(r.output_tokens for r in completed)
+    good = None if slo is None else [r for r in completed if slo.is_good(r)]
+
+    def per_second(amount: int | None) -> float | None:
+        return amount / window.duration_s if amount is not None and window.duration_s > 0 else None
+
+    summary: dict[str, Any] = {
+        "duration": window.duration_s,
+        "completed": len(completed),
+        "failed": len(scheduled) - len(completed),
+        "total_input_tokens": input_tokens,
+        "total_output_tokens": output_tokens,
+        "request_throughput": per_second(len(completed)),
+        "request_goodput": per_second(None if good is None else len(good)),
+        "output_throughput": per_second(output_tokens),
+        "total_token_throughput": per_second(input_tokens + output_tokens),
+        "output_token_goodput": per_second(None if good is None else sum(r.output_tokens for r in good)),
+        "good_requests": None if good is None else len(good),
+        "num_timeouts": sum(r.status == "timeout" for r in scheduled),
+        "num_unfinished": sum(r.status == "unfinished" for r in scheduled),
+    }
+    for metric, sample in SAMPLES.items():
+        values = [value for r in completed for value in sample(r).values]
+        summary |= _distribution_ms(_SUMMARY_NAMES.get(metric, metric), values)
+    return summary | _engine_figures(iterations, window)
+
+
+def _distribution_ms(name: str, values_ns: Sequence[float]) -> dict[str, float | None]:
+    import numpy as np
+
+    labels = ["mean", "median", "std", *(f"p{q}" for q in SUMMARY_PERCENTILES), "max"]
+    if not values_ns:
+        return {f"{label}_{name}_ms": None for label in labels}
+    ms = np.asarray(values_ns, dtype=np.float64) / NS_PER_MS
+    numbers = [ms.mean(), np.median(ms), ms.std(), *np.percentile(ms, SUMMARY_PERCENTILES), ms.max()]
+    return {f"{label}_{name}_ms": float(number) for label, number in zip(labels, numbers, strict=True)}
+
+
+def _engine_figures(iterations: Sequence[IterationRecord], window: Window) -> dict[str, Any]:
+    """Counts over the window's steps, and averages over its time: a moment without a step counts as empty."""
+    steps = [s for s in iterations if window.start_ns <= s.t_start < window.end_ns]
+    window_ns = window.end_ns - window.start_ns
+
+    def time_average(value: Callable[[IterationRecord], float]) -> float | None:
+        if window_ns <= 0:
+            return None
+        return sum(value(s) * (min(s.t_end, window.end_ns) - s.t_start) for s in steps) / window_ns
+
+    def busy_share(step: IterationRecord) -> float:
+        busy_ns = step.execute_time_ns if step.device_time_ns is None else step.device_time_ns
+        return busy_ns / (step.t_end - step.t_start) if step.t_end > step.t_start else 0.0
+
+    def kv_utilization(step: IterationRecord) -> float:
+        return step.kv_blocks_used / step.kv_blocks_total if step.kv_blocks_total else 0.0
+
+    prefill_tokens = sum(s.prefill_tokens for s in steps)
+    decode_tokens = sum(s.decode_tokens for s in steps)
+    busy = time_average(busy_share)
+    return {
+        "preemptions": sum(s.preemptions_recompute + s.preemptions_swap for s in steps),
+        "recomputed_tokens": sum(s.recomputed_tokens for s in steps),
+        "cached_tokens": sum(s.cached_tokens for s in steps),
+        "mean_kv_utilization": time_average(kv_utilization),
+        "max_kv_utilization": max((kv_utilization(s) for s in steps), default=None),
+        "mean_running": time_average(lambda s: s.running),
+        "mean_waiting": time_average(lambda s: s.waiting),
+        "prefill_tokens": prefill_tokens,
+        "decode_tokens": decode_tokens,
+        "prefill_decode_ratio": prefill_tokens / decode_tokens if decode_tokens else None,
+        "iterations": len(steps),
+        "device_idle_share": None if busy is None else max(0.0, 1.0 - busy),
+    }
