@@ -1,6 +1,7 @@
 """`tune` with options and no sub-command: a study, new or resumed."""
 
 import datetime
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -9,14 +10,16 @@ from typing import Any
 
 from engine.build import find_device
 from engine.errors import UserError
+from engine.kv_cache.sizing import GIB
 from tuner.budget import Budget
 from tuner.cli.output import new_folder, print_json, print_summary, require_writable
 from tuner.environment import tool_version
 from tuner.progress import ProgressDisplay
+from tuner.runner import RunLengths, Runner
 from tuner.search import StudyOptions, Tuner
 from tuner.settings import Settings, parse_assignment
 from tuner.space import SearchSpace, default_space, with_search
-from tuner.store import StudyStore
+from tuner.store import BEST_FILE, StudyStore
 from tuner.targets.bundled import BundledTarget, TargetOptions
 from tuner.units import parse_bytes, parse_duration_s
 from workloads.slo import Slo, parse_goodput, parse_slo
@@ -145,19 +148,13 @@ def run_study(arguments: TuneArguments, *, out: str | None, resume: str | None, 
     budget = Budget(limits[0], store.record["elapsed_s"])
     display.time_left_s = lambda: budget.left_s
     window_s = arguments.window_s(limits[0])
-    options = StudyOptions(
-        slo=slo,
-        rate=rate,
-        budget_s=limits[0],
-        trials=limits[1],
-        window_s=window_s,
-        warmup_s=arguments.warmup_s(window_s),
-        drain_timeout_s=parse_duration_s("--drain-timeout", arguments.drain_timeout),
-        seed=arguments.seed,
-        command=store.record["options"]["command"],
+    lengths = RunLengths(
+        arguments.warmup_s(window_s), window_s, parse_duration_s("--drain-timeout", arguments.drain_timeout)
     )
-    _say_what(display, target, options, store)
-    tuner = Tuner(target, space, options, store, budget, display)
+    runner = Runner(target, store, budget, display, slo, lengths)
+    options = StudyOptions(rate, limits[1], arguments.seed, store.record["options"]["command"])
+    _say_what(runner)
+    tuner = Tuner(runner, space, options)
     try:
         with display.live():
             tuner.run()
@@ -171,7 +168,8 @@ def run_study(arguments: TuneArguments, *, out: str | None, resume: str | None, 
         raise
     files = write_reports(store.path)
     if as_json:
-        print_json(tuner.best_record() | {"folder": str(store.path), "report": str(files[0])})
+        best = json.loads((store.path / BEST_FILE).read_text(encoding="utf-8"))
+        print_json(best | {"folder": str(store.path), "report": str(files[0])})
     else:
         print_summary(store.path)
     return 0 if tuner.best is not None else 1
@@ -261,15 +259,15 @@ def _resumed_arguments(store: StudyStore, given: TuneArguments) -> TuneArguments
     return replace(stored, budget=given.budget or stored.budget, trials=given.trials or stored.trials, window=window)
 
 
-def _say_what(display: ProgressDisplay, target: BundledTarget, options: StudyOptions, store: StudyStore) -> None:
-    memory = target.engine.kv_budget
+def _say_what(runner: Runner) -> None:
+    target, memory = runner.target, runner.target.engine.kv_budget
     assert memory is not None
-    gib = 2**30
     simulated = " (simulated)" if target.simulated else ""
-    display.say(f"{target.source.name} on {target.executor.device_name}{simulated}, workload {target.spec.name}")
-    display.say(
-        f"memory {memory.total / gib:.1f} GiB: weights {memory.weights / gib:.2f}, activations "
-        f"{memory.peak_activation / gib:.2f}, KV cache {memory.kv_bytes / gib:.2f} GiB "
-        f"= {target.engine.num_blocks * target.engine.cache_config.block_size} tokens"
+    tokens = target.engine.num_blocks * target.engine.cache_config.block_size
+    say = runner.display.say
+    say(f"{target.source.name} on {target.executor.device_name}{simulated}, workload {target.spec.name}")
+    say(
+        f"memory {memory.total / GIB:.1f} GiB: weights {memory.weights / GIB:.2f}, activations "
+        f"{memory.peak_activation / GIB:.2f}, KV cache {memory.kv_bytes / GIB:.2f} GiB = {tokens} tokens"
     )
-    display.say(f"objective {options.slo}; windows of {options.window_s:.0f}s; results in {store.path}")
+    say(f"objective {runner.slo}; windows of {runner.lengths.window_s:.0f}s; results in {runner.store.path}")

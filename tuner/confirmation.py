@@ -1,0 +1,127 @@
+"""Winner and default measured again, in turn, on fresh seeds: what the search found is noisy until this has spoken."""
+
+from typing import Any
+
+from tuner.claim import Side, compare, make_side
+from tuner.rate_search import RateRace
+from tuner.runner import Runner, at
+from tuner.settings import Settings
+from tuner.store import Run
+from tuner.trial import Trial
+
+PAIRS = 2
+# Runs that it may need: both settings twice, and the default at its own rate; saturated ones are short.
+EXPECTED_RUNS = 5
+FRESH_SEEDS = 1000
+SAME_RATE = 1.02
+# Missing the SLO by a tenth of the requests: a second pair would only say so again.
+HOPELESS = 0.1
+
+
+class Confirmation:
+    """Makes the claim of a study.
+
+    Args:
+        runner: makes the runs.
+        seed: of the study; the confirmation's own lie `FRESH_SEEDS` above it.
+        may_step_down: the rate was found by a search, so a winner that misses the SLO may hold a step below it.
+    """
+
+    def __init__(self, runner: Runner, seed: int, *, may_step_down: bool) -> None:
+        self._runner = runner
+        self._seed = seed
+        self._may_step_down = may_step_down
+
+    def confirm(self, best: Trial | None, baseline: Trial) -> dict[str, Any]:
+        """The `confirmation` of `study.json`."""
+        if best is None:
+            return unmeasured("skipped", f"No setting that was tried meets {self._runner.slo}.")
+        assert best.decisive is not None
+        rate = best.decisive.rate
+        if best is baseline:
+            return self._confirm_default(baseline, rate)
+        self._runner.display.say("measuring the winner and the default again, in turn, on fresh seeds")
+        own_rate = baseline.decisive.rate if baseline.held and baseline.decisive else None
+        while True:
+            winner, default = self._measure_in_turn(best.settings, baseline.settings, rate)
+            if winner is None or default is None:
+                return unmeasured(
+                    "skipped", "The budget left no time to measure winner and default again: no gain is claimed."
+                )
+            lower = self._step_below(rate, own_rate)
+            if winner.meets or lower is None or not self._runner.has_time_for(lower, runs=2):
+                break
+            self._runner.display.say(f"the winner missed the SLO{at(rate)}; trying a step lower")
+            rate = lower
+        if own_rate is not None and rate is not None and not default.meets and own_rate < rate:
+            # The default cannot hold the winner's rate: compare with what it delivers at its own.
+            default = self._measure_alone(baseline.settings, own_rate) or default
+        claim = compare(default, winner, self._seed)
+        self._runner.display.say(claim["text"])
+        return claim
+
+    def _step_below(self, rate: float | None, own_rate: float | None) -> float | None:
+        """The next lower rate to confirm at; None where the winner would lead the default no more."""
+        if rate is None or not self._may_step_down:
+            return None
+        lower = rate / RateRace(rate).step
+        return lower if own_rate is None or lower > own_rate * SAME_RATE else None
+
+    def _confirm_default(self, baseline: Trial, rate: float | None) -> dict[str, Any]:
+        self._runner.display.say("no setting beat the default; measuring the default again on fresh seeds")
+        claim = unmeasured("default is best", "No setting that was tried is better than the default settings.")
+        side = self._measure_alone(baseline.settings, rate)
+        while side is not None and not side.meets:
+            lower = self._step_below(side.rate, None)
+            if lower is None or not self._runner.has_time_for(lower, runs=2):
+                break
+            self._runner.display.say(f"the default missed the SLO{at(side.rate)}; trying a step lower")
+            side = self._measure_alone(baseline.settings, lower) or side
+        if side is not None:
+            claim["baseline"] = compare(side, side, self._seed)["baseline"]
+            again = "they hold the SLO" if side.meets else "they missed the SLO: their limit lies a little lower"
+            claim["text"] += f" Measured again{at(side.rate)}, {again}."
+        return claim
+
+    def _measure_in_turn(
+        self, winner: Settings, default: Settings, rate: float | None
+    ) -> tuple[Side | None, Side | None]:
+        """Both settings at one rate, in the order A B B A, so that a drift of the machine hits both alike."""
+        runs: dict[str, list[Run]] = {"winner": [], "default": []}
+        settings = {"winner": winner, "default": default}
+        for pair in range(PAIRS):
+            if pair and not self._runner.has_time_for(rate, runs=2):
+                break
+            for label in sorted(settings, reverse=pair % 2 == 0):
+                run = self._run(label, settings[label], rate, pair)
+                if run is not None:
+                    runs[label].append(run)
+            if runs["winner"] and runs["winner"][-1].constraint > HOPELESS:
+                break
+        return self._side(winner, runs["winner"]), self._side(default, runs["default"])
+
+    def _measure_alone(self, settings: Settings, rate: float | None) -> Side | None:
+        runs = [self._run("default", settings, rate, pair) for pair in range(PAIRS)]
+        return self._side(settings, [r for r in runs if r is not None])
+
+    def _side(self, settings: Settings, runs: list[Run]) -> Side | None:
+        return make_side(self._runner.store, settings, runs, self._runner.slo) if runs else None
+
+    def _run(self, label: str, settings: Settings, rate: float | None, pair: int) -> Run | None:
+        if not self._runner.has_time_for(rate):
+            return None
+        return self._runner.run(f"confirm-{label}", settings, rate, self._seed + FRESH_SEEDS + pair)
+
+
+def unmeasured(verdict: str, text: str) -> dict[str, Any]:
+    """A `confirmation` without a comparison."""
+    return {
+        "verdict": verdict,
+        "metric": "request_goodput",
+        "gain": None,
+        "gain_low": None,
+        "gain_high": None,
+        "baseline": None,
+        "winner": None,
+        "text": text,
+    }

@@ -1,0 +1,104 @@
+"""Measures one setting at one rate for a study: finds the run when it was made before, makes and stores it when not."""
+
+from dataclasses import dataclass, field
+
+from tuner.budget import Budget
+from tuner.progress import ProgressDisplay
+from tuner.settings import Settings
+from tuner.store import Run, StudyStore
+from tuner.targets.bundled import BundledTarget, Load
+from workloads.slo import Slo
+
+MIN_WINDOW_REQUESTS = 20
+# Until runs have told how long the last requests take.
+FIRST_DRAIN_SHARE = 0.2
+FIRST_SIMULATED_RUN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunLengths:
+    """Lengths of a run's parts in seconds; at low rates the window is longer, for enough requests."""
+
+    warmup_s: float
+    window_s: float
+    drain_timeout_s: float
+
+    def load(self, rate: float | None, seed: int) -> Load:
+        """The load of a run at `rate` requests per second; None for a closed loop."""
+        window_s = self.window_s if rate is None else max(self.window_s, MIN_WINDOW_REQUESTS / rate)
+        return Load(rate, seed, self.warmup_s, window_s, self.drain_timeout_s)
+
+
+@dataclass(slots=True)
+class Runner:
+    """Makes a study's runs.
+
+    Attributes:
+        lengths: of every run.
+        wall_s: wall time of the runs that this process made and that went to their end.
+    """
+
+    target: BundledTarget
+    store: StudyStore
+    budget: Budget
+    display: ProgressDisplay
+    slo: Slo
+    lengths: RunLengths
+    wall_s: list[float] = field(default_factory=list)
+
+    def run(self, label: str, settings: Settings, rate: float | None, seed: int) -> Run:
+        """Measure once, or find the same run made before.
+
+        Raises:
+            KVCacheTooSmall, OutOfDeviceMemory: the settings do not fit; nothing was measured.
+        """
+        load = self.lengths.load(rate, seed)
+        known = self.store.find_run(settings, load)
+        if known is not None:
+            return known
+        started_s = self.budget.spent_s
+        update = self.display.run_started(f"{label}{at(rate)}")
+        try:
+            measured = self.target.measure(settings, load, self.slo, on_progress=update)
+        finally:
+            self.display.run_ended()
+        if measured.meta["stopped_early"] is None:
+            self.wall_s.append(self.budget.spent_s - started_s)
+        run = self.store.add_run(label if rate is None else f"{label}-{rate:.3g}rps", measured)
+        self.display.say(f"{label}{at(rate)}: {describe(run)}")
+        return run
+
+    def estimate_s(self, rate: float | None) -> float:
+        """Wall time of a run that goes to its end."""
+        if self.target.simulated:
+            return max(self.wall_s, default=FIRST_SIMULATED_RUN_S)
+        load = self.lengths.load(rate, 0)
+        planned_s = load.warmup_s + load.window_s
+        drains_s = [s - planned_s for s in self.wall_s if s > planned_s]
+        return planned_s + (sum(drains_s) / len(drains_s) if drains_s else FIRST_DRAIN_SHARE * planned_s)
+
+    def has_time_for(self, rate: float | None, *, runs: int = 1, keep_s: float = 0.0) -> bool:
+        """Whether the budget allows so many runs, with `keep_s` left after them."""
+        return self.budget.allows(runs * self.estimate_s(rate) + keep_s)
+
+
+def at(rate: float | None) -> str:
+    """The rate for people; empty for a closed loop."""
+    return "" if rate is None else f" at {rate:.3g} requests/s"
+
+
+def describe(run: Run) -> str:
+    """A run in one line."""
+    if run.failure:
+        return f"failed: {run.failure}"
+    p95_ms = run.meta["summary"]["p95_ttft_ms"]
+    parts = [
+        "held" if run.held else "missed the SLO" if run.constraint > 0 else "not valid",
+        f"{run.goodput:.3g} good requests/s",
+        "no request answered" if p95_ms is None else f"p95 TTFT {p95_ms:.0f} ms",
+    ]
+    if run.meta["stopped_early"]:
+        parts.append(run.meta["stopped_early"])
+    if not run.is_valid:
+        parts += (check["detail"] for check in run.meta["validity"]["checks"] if not check["ok"])
+    return ", ".join(parts)

@@ -1,0 +1,77 @@
+"""One setting in a study, and what its runs said of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.settings import Settings
+from tuner.store import Run
+
+
+@dataclass(slots=True)
+class Trial:
+    """One setting and what its runs said."""
+
+    number: int
+    kind: str
+    settings: Settings
+    state: str = "running"
+    error: str | None = None
+    runs: list[Run] = field(default_factory=list)
+    elapsed_s: float = 0.0
+
+    @property
+    def decisive(self) -> Run | None:
+        """The run at the highest rate held, else the one at the lowest rate tried."""
+        held = [r for r in self.runs if r.held]
+        if held:
+            return max(held, key=lambda r: r.rate or 0.0)
+        return min(self.runs, key=lambda r: r.rate or 0.0, default=None)
+
+    @property
+    def held(self) -> bool:
+        return self.decisive is not None and self.decisive.held
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Order of merit among settings that hold a rate."""
+        run = self.decisive
+        assert run is not None
+        return (run.rate or 0.0, run.goodput)
+
+    @classmethod
+    def restored(cls, stored: Mapping[str, Any], runs: Mapping[str, Run]) -> "Trial":
+        """A finished trial from its entry in `study.json`, and the study's runs by path."""
+        return cls(
+            number=stored["number"],
+            kind=stored["kind"],
+            settings=Settings.from_dict(stored["settings"]),
+            state=stored["state"],
+            error=stored["error"],
+            runs=[runs[r["path"]] for r in stored["runs"] if r["path"] in runs],
+            elapsed_s=stored["elapsed_s"],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """An entry of `trials` in `study.json`."""
+        run = self.decisive
+        return {
+            "number": self.number,
+            "kind": self.kind,
+            "state": self.state,
+            "settings": self.settings.to_dict(),
+            "rate": run.rate if run is not None and run.held else None,
+            "goodput": run.goodput if run is not None else None,
+            "constraint": run.constraint if run is not None else 1.0 if self.state == "failed" else None,
+            "error": self.error,
+            "runs": [r.to_dict() for r in self.runs],
+            "elapsed_s": self.elapsed_s,
+        }
+
+
+def outcome(trial: Trial) -> tuple[float, float]:
+    """Value and constraint for Optuna. A trial that failed served nobody: goodput 0, and the SLO fully missed."""
+    run = trial.decisive
+    if run is None or trial.state == "failed":
+        return 0.0, 1.0
+    return run.goodput, run.constraint if run.held else max(run.constraint, 1e-6)
