@@ -41,13 +41,20 @@ def bench_command(record: Mapping[str, Any], settings: Mapping[str, Any], rate: 
         ("--device", device.get("name") if str(device.get("name")).startswith("sim:") else None),
         ("--workload", _workload_source(record.get("workload") or {})),
         ("--slo", record.get("slo")),
-        ("--rate", rate),
+        ("--rate", None if rate is None else float(f"{rate:.6g}")),
+        ("--window", _window(record)),
         ("--seed", record.get("seed")),
     ]
     parts = [("tune", "bench")]
     parts += [(option, setting(value)) for option, value in options if value is not None]
     parts += [("--set", f"{name}={setting(value)}") for name, value in settings.items() if value is not None]
     return Command("Measure these settings", _continued(parts))
+
+
+def _window(record: Mapping[str, Any]) -> str | None:
+    """The window as asked, of a run or of a study's runs."""
+    window_s = (record.get("load") or record.get("options") or {}).get("window_s")
+    return None if window_s is None else f"{window_s:g}s"
 
 
 def _workload_source(spec: Mapping[str, Any]) -> str | None:

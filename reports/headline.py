@@ -151,6 +151,12 @@ def _cannot_tell(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[
 def _default_is_best(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
     others = sum(trial.get("kind") == "search" for trial in folder.study["trials"])
     held = request_rate((folder.study["best"] or {}).get("rate"))
+    if not others:
+        return (
+            f"No other settings were tried, the budget was too short for that; the default ones hold {held}. Give the "
+            "study more time.",
+            Tone.WARN,
+        )
     return (
         f"The default settings are best here: none of {count(others)} others tried gave more goodput within "
         f"{text(folder.study.get('slo'))}; they hold {held}.",

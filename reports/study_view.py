@@ -13,7 +13,6 @@ from reports.format import (
     interval,
     is_known,
     milliseconds,
-    number,
     percent,
     request_rate,
     setting,
@@ -253,8 +252,12 @@ def _reason(trial: Mapping[str, Any]) -> str:
         return text(trial["error"])
     constraint = trial.get("constraint")
     if trial["state"] == "infeasible":
-        missed = f", the worst bound by {number(constraint)}" if is_known(constraint) else ""
-        return f"missed at every rate tried{missed}"
+        rates = [run["rate"] for run in trial["runs"] if is_known(run.get("rate"))]
+        at = f" at {request_rate(min(rates))}" if rates else ""
+        missed = f", short by {percent(constraint)}" if is_known(constraint) else ""
+        return f"missed the SLO{at}{missed}"
+    if trial["state"] == "complete":
+        return DASH
     early = [text(run["stopped_early"]) for run in trial["runs"] if run.get("stopped_early")]
     return ", ".join(dict.fromkeys(early)) or DASH
 

@@ -101,8 +101,9 @@ def _is_good(record: RequestRecord) -> bool:
 def bootstrap_good(runs: Sequence[Sequence[bool]], rng: "np.random.Generator") -> "np.ndarray":
     """Number of good requests in resamples of each run, summed over the runs, int64 `[samples]`.
 
-    Moving blocks (Künsch, Annals of Statistics 17(3), 1989), since requests that are served together succeed and
-    fail together.
+    Blocks (Künsch, Annals of Statistics 17(3), 1989), since requests that are served together succeed and fail
+    together; on a circle (Politis and Romano, "A circular block-resampling procedure", 1992), since in a short run the
+    requests near its ends would be drawn too rarely and the interval come out too narrow.
     """
     import numpy as np
 
@@ -114,8 +115,8 @@ def bootstrap_good(runs: Sequence[Sequence[bool]], rng: "np.random.Generator") -
             continue
         length = min(BLOCK_REQUESTS, n)
         num_blocks = -(-n // length)
-        starts = rng.integers(0, n - length + 1, size=(BOOTSTRAP_SAMPLES, num_blocks))
-        picked = flags[starts[:, :, None] + np.arange(length)]  # [samples, blocks, length]
+        starts = rng.integers(0, n, size=(BOOTSTRAP_SAMPLES, num_blocks))
+        picked = flags[(starts[:, :, None] + np.arange(length)) % n]  # [samples, blocks, length]
         totals += picked.reshape(BOOTSTRAP_SAMPLES, -1)[:, :n].sum(axis=1)
     return totals
 

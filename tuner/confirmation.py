@@ -3,7 +3,7 @@
 from typing import Any
 
 from tuner.claim import Side, compare, make_side
-from tuner.rate_search import RateRace
+from tuner.rate_search import RateRace, readable
 from tuner.runner import Runner, at
 from tuner.settings import Settings
 from tuner.store import Run
@@ -11,7 +11,7 @@ from tuner.trial import Trial
 
 PAIRS = 2
 # Runs that it may need: both settings twice, and the default at its own rate; saturated ones are short.
-EXPECTED_RUNS = 5
+EXPECTED_RUNS = 4
 FRESH_SEEDS = 1000
 SAME_RATE = 1.02
 # Missing the SLO by a tenth of the requests: a second pair would only say so again.
@@ -64,7 +64,7 @@ class Confirmation:
         """The next lower rate to confirm at; None where the winner would lead the default no more."""
         if rate is None or not self._may_step_down:
             return None
-        lower = rate / RateRace(rate).step
+        lower = readable(rate / RateRace(rate).step)
         return lower if own_rate is None or lower > own_rate * SAME_RATE else None
 
     def _confirm_default(self, baseline: Trial, rate: float | None) -> dict[str, Any]:

@@ -8,6 +8,11 @@ GROWTH = 1.35
 SHRINK = 1.6
 
 
+def readable(rate: float) -> float:
+    """The rate to three digits: what a person would type, and far finer than what a run can tell."""
+    return float(f"{rate:.3g}")
+
+
 class RateStrategy(Protocol):
     """Which rates to measure a setting at."""
 
@@ -50,8 +55,8 @@ class RateSearch:
     def next_rate(self) -> float:
         """The rate to try next, unless the search is over."""
         if self.held is None:
-            return self.start if self.failed is None else self.failed / SHRINK
-        return self.held * GROWTH if self.failed is None else math.sqrt(self.held * self.failed)
+            return readable(self.start if self.failed is None else self.failed / SHRINK)
+        return readable(self.held * GROWTH if self.failed is None else math.sqrt(self.held * self.failed))
 
     def record(self, rate: float, *, held: bool) -> None:
         """Take in the answer for `rate`."""
@@ -92,7 +97,7 @@ class RateRace:
 
     def next_rate(self) -> float:
         """The rate to try next, unless the race is over."""
-        return (self.best if self.held is None else self.held) * self.step
+        return readable((self.best if self.held is None else self.held) * self.step)
 
     def record(self, rate: float, *, held: bool) -> None:
         """Take in the answer for `rate`."""

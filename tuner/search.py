@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 BURST_REQUESTS = {"cpu": 24, "gpu": 128}
 # A saturated burst overstates what holds under an SLO.
 START_SHARE_OF_BURST = 0.7
+BASELINE_SHARE = 0.35
 MAX_DUPLICATES = 30
 FIRST_RANDOM_TRIALS = 5
-MIN_TRIALS_FOR_IMPORTANCE = 6
+MIN_TRIALS_FOR_IMPORTANCE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,8 @@ class Tuner:
             strategy = RateSearch(start)
         else:
             strategy = FixedRate(self.options.rate)
-        self._measure(trial, strategy)
+        # Where the time is short, a coarser idea of the default's limit is better than no search.
+        self._measure(trial, strategy, keep_s=(1 - BASELINE_SHARE) * (self.budget.total_s or 0.0))
         if trial.state == "failed":
             raise UserError(f"the baseline failed, so there is nothing to improve on: {trial.error}")
         if not trial.held:
@@ -124,7 +126,14 @@ class Tuner:
             target = self.runner.target
             num_requests = BURST_REQUESTS["gpu" if target.on_gpu else "cpu"]
             self.display.say(f"sounding the capacity with {num_requests} requests at once")
-            known = target.burst(settings, num_requests, self.options.seed)
+            try:
+                known = target.burst(settings, num_requests, self.options.seed)
+            except UserError:
+                raise
+            except Exception as error:
+                raise UserError(
+                    f"the baseline failed, so there is nothing to improve on: {type(error).__name__}: {error}"
+                ) from error
             self._save(burst_rate=known)
         return float(known)
 
@@ -231,7 +240,9 @@ class Tuner:
         try:
             while not strategy.is_over:
                 rate = strategy.next_rate()
-                if trial.runs and not self.runner.has_time_for(rate, keep_s=keep_s):
+                # A baseline that holds no rate yet leaves nothing to compare with, so it may use all the time.
+                kept_s = 0.0 if trial.kind == "baseline" and not trial.held else keep_s
+                if trial.runs and not self.runner.has_time_for(rate, keep_s=kept_s):
                     break
                 run = self.runner.run(label, trial.settings, rate, self.options.seed)
                 trial.runs.append(run)

@@ -51,7 +51,9 @@ class SearchSpace:
             elif isinstance(getattr(self.fixed, name), float):
                 values[name] = round(trial.suggest_float(name, dimension.low, dimension.high, step=0.01), 2)
             elif name != "chunk_size" or trial.suggest_categorical(_CHUNKED, (False, True)):
-                values[name] = round_setting(self._suggest_int(trial, name, dimension))
+                rounded = round_setting(self._suggest_int(trial, name, dimension))
+                # The nearest round number may lie just outside of the range.
+                values[name] = int(min(max(rounded, dimension.low), dimension.high))
             else:
                 values[name] = 0
         return Settings.from_dict(self.fixed.to_dict() | values).canonical()

@@ -12,7 +12,7 @@ from engine.errors import UserError
 from reports.study import STUDY_FILE
 from tuner.settings import Settings
 from tuner.targets.bundled import Load, Measured
-from workloads.records import RUN_FILE, SCHEMA_VERSION, write_atomic, write_run
+from workloads.records import RUN_FILE, SCHEMA_VERSION, RunRecord, write_atomic, write_run
 
 if TYPE_CHECKING:
     import optuna
@@ -140,11 +140,9 @@ class StudyStore:
                 shutil.rmtree(run_file.parent, ignore_errors=True)
                 continue
             try:
-                meta = json.loads(run_file.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise UserError(
-                    f"{run_file} is damaged ({error}): remove its folder, the run will be made again"
-                ) from error
+                meta = RunRecord.load(run_file.parent).meta
+            except UserError as error:
+                raise UserError(f"{error}; remove its folder, and the run will be made again") from error
             self._runs.append(Run(str(run_file.parent.relative_to(self.path)), meta))
 
     def save(self) -> None:

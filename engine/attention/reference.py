@@ -75,9 +75,11 @@ class ReferenceAttention:
         self._tile_bias = torch.empty(_TILE_ROWS, 0, dtype=spec.dtype, device=spec.device)
 
     def page_shape(self, block_size: int) -> tuple[int, ...]:
+        """See `AttentionBackend.page_shape`."""
         return (self.spec.num_kv_heads, block_size, self.spec.head_dim)
 
     def begin_step(self, metadata: AttentionMetadata, kv: KVTensors) -> "_ReferenceStep":
+        """See `AttentionBackend.begin_step`."""
         if len(metadata.opened_blocks):
             kv.wipe(self._to_device(metadata.opened_blocks))
         num_requests = len(metadata.context_lens)
@@ -198,6 +200,7 @@ class _ReferenceStep:
         self._chunks = chunks
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """See `AttentionStep.attend`."""
         heads, dim = self._spec.num_heads, self._spec.head_dim
         keys, values = self._kv.keys[layer], self._kv.values[layer]  # [num_blocks, kv_heads, block_size, head_dim]
         keys.view(-1, dim).index_copy_(0, self._write_rows, key.reshape(-1, dim))
@@ -224,13 +227,13 @@ class _ReferenceStep:
     ) -> None:
         kv_heads, dim = self._spec.num_kv_heads, self._spec.head_dim
         batch = (group.stop - group.start) * kv_heads
-        shared = self._spec.num_heads // kv_heads
-        rows = query[group.start : group.stop].reshape(batch, shared, dim)
+        per_kv_head = self._spec.num_heads // kv_heads
+        rows = query[group.start : group.stop].reshape(batch, per_kv_head, dim)
         gathered = self._backend.gather(keys, group.pages).view(batch, group.length, dim)
         scores = torch.baddbmm(group.bias, rows, gathered.transpose(1, 2), alpha=dim**-0.5)
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)  # [batch, shared, length]
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)  # [batch, per_kv_head, length]
         gathered = self._backend.gather(values, group.pages).view(batch, group.length, dim)
-        torch.bmm(weights, gathered, out=out[group.start : group.stop].view(batch, shared, dim))
+        torch.bmm(weights, gathered, out=out[group.start : group.stop].view(batch, per_kv_head, dim))
 
     def _read_chunk(self, chunk: _Chunk, pages: torch.Tensor) -> torch.Tensor:
         """Context and chunk, `[1, kv_heads, context + rows, head_dim]`."""

@@ -8,6 +8,9 @@ from torch.nn import functional
 # Rows that oneDNN lays the weights out for. On two AVX2 cores this layout was as fast as any for 1 to 2048 rows,
 # and 1.3 to 2.1 times as fast as an unpacked weight for the 4 to 64 rows of a decode step.
 _PACK_FOR_ROWS = 64
+# From so many rows on, the BLAS behind `linear` overtakes oneDNN (by a tenth at 2048 rows), even though the weight
+# has to be laid out plainly for it first.
+_UNPACK_FROM_ROWS = 1024
 
 
 class Linear:
@@ -32,15 +35,21 @@ class Linear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """`[rows, in]` to `[rows, out]`."""
-        if self.packed:
+        if self._multiplies_packed(x):
             return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-        return functional.linear(x, self.weight, self.bias)
+        return functional.linear(x, self._plain_weight(), self.bias)
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """`residual + self(x)`, in one pass where the device can."""
-        if self.packed:
+        if self._multiplies_packed(x):
             return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
-        return residual + functional.linear(x, self.weight, self.bias)
+        return functional.linear(x, self._plain_weight(), self.bias).add_(residual)
+
+    def _multiplies_packed(self, x: torch.Tensor) -> bool:
+        return self.packed and len(x) < _UNPACK_FROM_ROWS
+
+    def _plain_weight(self) -> torch.Tensor:
+        return self.weight.to_dense() if self.packed else self.weight
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

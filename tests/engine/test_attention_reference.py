@@ -98,8 +98,8 @@ class PagedRequests:
 
 def dense_attention(shape: AttentionSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Softmax attention of one whole sequence, written out: `[tokens, heads, head_dim]`."""
-    shared = shape.num_heads // shape.num_kv_heads
-    key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
+    per_kv_head = shape.num_heads // shape.num_kv_heads
+    key, value = key.repeat_interleave(per_kv_head, 1), value.repeat_interleave(per_kv_head, 1)
     scores = torch.einsum("qhd,khd->hqk", query, key) * shape.head_dim**-0.5
     position = torch.arange(len(query))
     distance = position[:, None] - position

@@ -149,7 +149,7 @@ def test_only_the_rows_that_sample_have_logits(tmp_path: Path) -> None:
     torch.testing.assert_close(last[0], every[19], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 64, 300])
+@pytest.mark.parametrize("rows", [1, 3, 64, 300, 1500])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_a_packed_weight_multiplies_like_a_plain_one(rows: int, with_bias: bool) -> None:
     generator = torch.Generator().manual_seed(rows)

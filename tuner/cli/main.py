@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn, Optional
 import typer
 
 from engine.errors import OutOfDeviceMemory, UserError
+from engine.executor.threads import wait_passively
 from tuner.cli import options as opt
 
 app = typer.Typer(
@@ -150,7 +151,7 @@ def bench(
     slo: opt.Slo = None,
     goodput: opt.Goodput = None,
     rate: Annotated[
-        Optional[float],  # noqa: UP045
+        Optional[str],  # noqa: UP045
         typer.Option(
             help="Requests per second; a closed loop has none.",
             rich_help_panel="What is asked of the engine",
@@ -188,7 +189,7 @@ def bench(
         arrival=arrival,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        rate="auto" if rate is None else str(rate),
+        rate=rate or "auto",
         model=model,
         device=device,
         dtype=dtype,
@@ -250,6 +251,7 @@ def _interrupt(signum: int, frame: object) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code: 2 and one sentence for anything the user can mend."""
+    wait_passively()
     # A terminated run is stored like an interrupted one.
     signal.signal(signal.SIGTERM, _interrupt)
     try:

@@ -1,0 +1,45 @@
+"""The command line, called in this process, and one whole study that many tests read."""
+
+import contextlib
+import io
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tuner.small_studies import FEW_SEATS, SMALL, Outcome, Tune
+from tuner.cli.main import main
+
+STUDY_TRIALS = 2
+
+
+def call(*arguments: str) -> Outcome:
+    """What a shell would see of the command line; leaves this process as it was."""
+    out, err = io.StringIO(), io.StringIO()
+    argv, handler = sys.argv, signal.getsignal(signal.SIGTERM)
+    # The record of a study holds the command line that made it.
+    sys.argv = ["tune", *arguments]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as exit_:
+            main(list(arguments))
+    finally:
+        sys.argv = argv
+        signal.signal(signal.SIGTERM, handler)
+    assert isinstance(exit_.value.code, int)
+    return Outcome(exit_.value.code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
+    """Calls the command line in an empty folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return call
+
+
+@pytest.fixture(scope="session")
+def whole_study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    """A study's folder and what was printed; to be read, never changed."""
+    folder = tmp_path_factory.mktemp("whole") / "study"
+    outcome = call(*SMALL, *FEW_SEATS, "--trials", str(STUDY_TRIALS), "--seed", "1", "--out", str(folder), "--json")
+    return folder, outcome

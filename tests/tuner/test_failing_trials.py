@@ -1,0 +1,150 @@
+"""Settings that run out of memory or crash: recorded, never chosen, and no end of the study or the engine."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from engine.errors import OutOfDeviceMemory
+from engine.executor.base import StepResult
+from engine.executor.simulated import SimulatedExecutor
+from engine.scheduler.plan import StepPlan
+from tests.tuner.small_studies import SMALL, Tune, stored_runs, study_in
+from tuner.budget import Budget
+from tuner.targets.bundled import BundledTarget, Measured
+
+MOST_RUNNING = 6
+# About four requests run at once, and now and then more than six where there are seats for them.
+SEATS = ("--set", f"max_num_seqs={MOST_RUNNING}", "--search", "max_num_seqs=4..32")
+ARGUMENTS = (*SMALL, *SEATS, "--rate", "6", "--out", "s")
+OUT_OF_MEMORY = OutOfDeviceMemory("no room for that many")
+CRASH = RuntimeError("crash")
+
+
+def fail_steps(monkeypatch: pytest.MonkeyPatch, error: Exception, most_running: int) -> None:
+    """Steps with more than `most_running` requests raise `error`."""
+    execute = SimulatedExecutor.execute
+
+    def failing(self: SimulatedExecutor, plan: StepPlan) -> StepResult:
+        if plan.num_running > most_running:
+            raise type(error)(*error.args)
+        return execute(self, plan)
+
+    monkeypatch.setattr(SimulatedExecutor, "execute", failing)
+
+
+def fail_allocation(monkeypatch: pytest.MonkeyPatch, most_seats: int) -> None:
+    """KV blocks find no room beside the activations of more than `most_seats` seats."""
+    profile = SimulatedExecutor.profile_memory
+    seats: list[int] = []
+
+    def remember(self: SimulatedExecutor, max_num_batched_tokens: int, max_num_seqs: int) -> Any:
+        seats.append(max_num_seqs)
+        return profile(self, max_num_batched_tokens, max_num_seqs)
+
+    def allocate(self: SimulatedExecutor, num_blocks: int, block_size: int) -> None:
+        if seats[-1] > most_seats:
+            raise OutOfDeviceMemory(*OUT_OF_MEMORY.args)
+
+    monkeypatch.setattr(SimulatedExecutor, "profile_memory", remember)
+    monkeypatch.setattr(SimulatedExecutor, "allocate_kv", allocate)
+
+
+def trials_by_state(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The trials that failed, and the others."""
+    trials = study_in(folder)["trials"]
+    failed = [t for t in trials if t["state"] == "failed"]
+    return failed, [t for t in trials if t["state"] != "failed"]
+
+
+def assert_infeasible_for_optuna(folder: Path, failed: list[dict[str, Any]]) -> None:
+    study = optuna.load_study(study_name="tune", storage=f"sqlite:///{folder / 'study.db'}")
+    by_number = {t.user_attrs["trial"]: t for t in study.trials}
+    for trial in failed:
+        told = by_number[trial["number"]]
+        assert told.state == optuna.trial.TrialState.COMPLETE
+        assert told.constraints["slo"] > 0
+
+
+@pytest.mark.parametrize("error", [OUT_OF_MEMORY, CRASH], ids=["out of memory", "crash"])
+def test_a_setting_whose_steps_fail_is_recorded_and_never_wins(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    fail_steps(monkeypatch, error, MOST_RUNNING)
+    outcome = tune(*ARGUMENTS, "--trials", "4")
+    assert outcome.code == 0, outcome.err
+    study, (failed, served) = study_in(tmp_path / "s"), trials_by_state(tmp_path / "s")
+    assert failed
+    assert len(served) >= 2
+    for trial in failed:
+        assert trial["error"] == f"{type(error).__name__}: {error}"
+        assert trial["settings"]["max_num_seqs"] > MOST_RUNNING
+        assert trial["constraint"] > 0
+        assert trial["rate"] is None
+        assert [r["stopped_early"] for r in trial["runs"]] == [f"failed: {trial['error']}"]
+    assert study["best"]["trial"] in {t["number"] for t in served}
+    assert study["confirmation"]["verdict"] != "skipped"
+    assert study["state"] == "complete"
+    assert_infeasible_for_optuna(tmp_path / "s", failed)
+    assert str(error) in (tmp_path / "s" / "report.md").read_text()
+
+
+def test_a_setting_whose_kv_cache_cannot_be_allocated_is_a_failed_trial_without_runs(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_allocation(monkeypatch, most_seats=10)
+    outcome = tune(*ARGUMENTS, "--trials", "4")
+    assert outcome.code == 0, outcome.err
+    failed, served = trials_by_state(tmp_path / "s")
+    assert failed
+    assert len(served) >= 2
+    for trial in failed:
+        assert trial["settings"]["max_num_seqs"] > 10
+        assert trial["error"] == str(OUT_OF_MEMORY)
+        assert (trial["runs"], trial["goodput"], trial["rate"], trial["constraint"]) == ([], None, None, 1.0)
+    assert all(meta["settings"]["max_num_seqs"] <= 10 for meta in stored_runs(tmp_path / "s").values())
+    assert_infeasible_for_optuna(tmp_path / "s", failed)
+
+
+def test_the_budget_holds_when_trials_fail(tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    measure = BundledTarget.measure
+
+    def measure_for_ten_seconds(*args: Any, **options: Any) -> Measured:
+        try:
+            return measure(*args, **options)
+        finally:
+            now_s[0] += 10.0
+
+    monkeypatch.setattr(BundledTarget, "measure", measure_for_ten_seconds)
+    monkeypatch.setattr("tuner.cli.tune.Budget", functools.partial(Budget, clock=lambda: now_s[0]))
+    fail_steps(monkeypatch, CRASH, MOST_RUNNING)
+    outcome = tune(*ARGUMENTS, "--budget", "100s")
+    assert outcome.code == 0, outcome.err
+    study, (failed, _) = study_in(tmp_path / "s"), trials_by_state(tmp_path / "s")
+    assert failed
+    assert study["elapsed_s"] <= 100.0
+    assert study["elapsed_s"] == 10.0 * len(stored_runs(tmp_path / "s"))
+    # What the confirmation may need is kept: the search ends in time for it.
+    assert len(study["trials"]) >= 4
+    assert study["confirmation"]["verdict"] not in (None, "skipped")
+
+
+@pytest.mark.parametrize("rate", ["6", "auto"])
+@pytest.mark.parametrize("error", [OUT_OF_MEMORY, CRASH], ids=["out of memory", "crash"])
+def test_a_baseline_that_fails_ends_the_study_with_its_reason(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, rate: str
+) -> None:
+    fail_steps(monkeypatch, error, most_running=1)
+    outcome = tune(*SMALL, "--rate", rate, "--trials", "2", "--out", "s")
+    assert outcome.code == 2
+    assert "Traceback" not in outcome.err
+    last = outcome.err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert str(error) in last
+    study = study_in(tmp_path / "s")
+    assert study["state"] == "failed"
+    assert str(error) in study["reason"]
+    assert study["best"] is None
