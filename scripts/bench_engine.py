@@ -24,6 +24,10 @@ from typing import Any
 if __package__ is None and str(Path(__file__).resolve().parent.parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from engine.executor.threads import wait_passively
+
+wait_passively()  # as `tune` does, and for every contender alike; torch must not be loaded yet
+
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
