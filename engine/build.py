@@ -120,7 +120,7 @@ def _refuse_what_cannot_fit(config: EngineConfig, source: ModelSource, device: s
     """Weights and one longest request must fit, activations left aside: those are measured after loading."""
     import torch
 
-    from engine.executor.device import resolve_dtype
+    from engine.executor.device import available_host_bytes, resolve_dtype
     from engine.executor.memory import default_cpu_total
 
     element = resolve_dtype(config.model.dtype, torch.device(device), source.checkpoint_dtype).itemsize
@@ -128,7 +128,7 @@ def _refuse_what_cannot_fit(config: EngineConfig, source: ModelSource, device: s
     if config.device_memory_bytes is not None:
         total = config.device_memory_bytes
     elif device == "cpu":
-        total = default_cpu_total(weights)
+        total = default_cpu_total(weights, available_host_bytes())
     else:
         total = torch.cuda.get_device_properties(device).total_memory
     if config.cache.num_gpu_blocks_override is None:

@@ -45,7 +45,7 @@ ensure_environment() {
         "$python" -m venv --clear "$venv"
     fi
     rm -f "$venv/made-from"
-    if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+    if ! "$venv/bin/python" -m pip install -qq --disable-pip-version-check \
         --constraint "$root/constraints.txt" --editable "$root${what#.}" >&2; then
         echo "The packages could not be installed: the lines above say why. Run the same command again to retry." >&2
         exit 2

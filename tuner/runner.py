@@ -29,6 +29,12 @@ class RunLengths:
         return Load(rate, seed, self.warmup_s, window_s, self.drain_timeout_s)
 
 
+    def shortest_baseline_s(self, rate: float | None) -> float:
+        """The least that a baseline takes: one run at a given rate, else a burst and two runs to bracket one."""
+        load = self.load(rate, 0)
+        return (load.warmup_s + load.window_s) * (1 if rate is not None else 3)
+
+
 @dataclass(slots=True)
 class Runner:
     """Makes a study's runs.

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import KVCacheTooSmall, OutOfDeviceMemory, UserError
 from tuner.confirmation import EXPECTED_RUNS, Confirmation
+from tuner.importance import importance
 from tuner.rate_search import FixedRate, RateRace, RateSearch, RateStrategy
 from tuner.runner import Runner, at
 from tuner.settings import Settings
 from tuner.space import SearchSpace
 from tuner.trial import Trial, outcome
-from tuner.units import format_duration
 
 if TYPE_CHECKING:
     import optuna
@@ -25,7 +25,6 @@ START_SHARE_OF_BURST = 0.7
 BASELINE_SHARE = 0.35
 MAX_DUPLICATES = 30
 FIRST_RANDOM_TRIALS = 5
-MIN_TRIALS_FOR_IMPORTANCE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Tuner:
         try:
             self._baseline()
             study = self._search()
-            self._save(importance=_importance(study))
+            self._save(importance=importance(study))
             self._save(confirmation=self._confirm())
             self._save(state="complete")
         except KeyboardInterrupt:
@@ -98,12 +97,12 @@ class Tuner:
 
     def _baseline(self) -> None:
         settings = self.space.fixed.canonical()
-        self._refuse_short_budget(self.runner.estimate_s(self.options.rate))
         trial = self._begin("baseline", settings)
         strategy: RateStrategy
         if self._searches_rate:
             start = START_SHARE_OF_BURST * self._burst(settings)
-            self._refuse_short_budget(2 * self.runner.estimate_s(start))
+            if not self.store.runs:
+                self.budget.require(2 * self.runner.estimate_s(start))
             strategy = RateSearch(start)
         else:
             strategy = FixedRate(self.options.rate)
@@ -136,15 +135,6 @@ class Tuner:
                 ) from error
             self._save(burst_rate=known)
         return float(known)
-
-    def _refuse_short_budget(self, needed_s: float) -> None:
-        left_s = self.budget.left_s
-        if left_s is not None and left_s < needed_s and not any(t["runs"] for t in self.store.record["trials"]):
-            raise UserError(
-                f"--budget {format_duration(self.budget.total_s or 0)} is too short: the baseline alone needs about "
-                f"{format_duration(needed_s)}, and {format_duration(left_s)} are left; give several times that, or a "
-                "shorter --window"
-            )
 
     # Search
 
@@ -316,23 +306,3 @@ def _tell(study: "optuna.Study", asked: "optuna.Trial", trial: Trial) -> None:
     asked.set_user_attr("trial", trial.number)
     asked.set_constraint("slo", constraint)
     study.tell(asked, value)
-
-
-def _importance(study: "optuna.Study") -> dict[str, float]:
-    """Share of each parameter in the variation of goodput; empty with too few trials to tell.
-
-    PED-ANOVA (Watanabe, Bansal, Hutter, IJCAI 2023) as Optuna has it.
-    """
-    import optuna
-
-    complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
-    if len(complete) < MIN_TRIALS_FOR_IMPORTANCE or len({t.value for t in complete}) < 2:
-        return {}
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    try:
-        with warnings.catch_warnings():
-            # With few trials the shares are rough; the report says so with them.
-            warnings.simplefilter("ignore", UserWarning)
-            return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
-    except (ValueError, RuntimeError):
-        return {}

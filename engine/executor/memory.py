@@ -6,7 +6,6 @@ from collections.abc import Callable
 import torch
 from torch.autograd import profiler
 
-from engine.executor.device import available_host_bytes
 from engine.request import Request, SamplingParams
 from engine.scheduler.plan import ScheduledRequest
 
@@ -76,13 +75,12 @@ def cuda_total_and_other(device: torch.device) -> tuple[int, int]:
     return total, max(total - free - torch.cuda.memory_reserved(device), 0)
 
 
-def default_cpu_total(weights_bytes: int) -> int:
+def default_cpu_total(weights_bytes: int, available_bytes: int) -> int:
     """What counts as the CPU's total memory unless the user says: room for a small server, within this machine.
 
     Twice the weights or 4 GiB, whichever is more, but at most 80 % of what was available before the weights.
     """
-    within = int(_CPU_MEMORY_SHARE * (available_host_bytes() + weights_bytes))
-    return min(within, max(_CPU_MEMORY_DEFAULT, 2 * weights_bytes))
+    return min(int(_CPU_MEMORY_SHARE * available_bytes), max(_CPU_MEMORY_DEFAULT, 2 * weights_bytes))
 
 
 def _share(num_computed: int, num_tokens: int) -> ScheduledRequest:

@@ -10,7 +10,7 @@ from engine.attention.registry import make_attention
 from engine.clock import Clock, WallClock
 from engine.errors import UserError
 from engine.executor.base import MemoryProfile, StepResult
-from engine.executor.device import describe_device, memory_errors_translated, resolve_device, resolve_dtype
+from engine.executor.device import available_host_bytes, describe_device, memory_errors_translated, resolve_device, resolve_dtype
 from engine.executor.input_batch import build_input_batch
 from engine.executor.memory import (
     CPU_PROFILE_LAYERS,
@@ -88,7 +88,7 @@ class TorchExecutor:
         self._kv: KVTensors | None = None
         self._profiles: dict[tuple[int, int], MemoryProfile] = {}
         if device_memory_bytes is None and device.type == "cpu":
-            device_memory_bytes = default_cpu_total(self.weights_bytes)
+            device_memory_bytes = default_cpu_total(self.weights_bytes, available_host_bytes() + self.weights_bytes)
         self._device_memory_bytes = device_memory_bytes
 
     @classmethod

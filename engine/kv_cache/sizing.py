@@ -48,14 +48,15 @@ class KVBudget:
         remedy = (
             f"gpu_memory_utilization={smallest:.3f} is the smallest that works"
             if smallest <= 1
-            else "no gpu_memory_utilization is enough on this device; give it more memory (--device-memory on the CPU)"
+            else "No gpu_memory_utilization is enough on this device; give it more memory (--device-memory on the CPU)"
         )
         shorter = f", or lower max_model_len to {fits}" if fits >= 2 else ""
         raise KVCacheTooSmall(
             f"gpu_memory_utilization={self.gpu_memory_utilization:g} leaves {_gib(max(0, self.kv_bytes))} for the KV "
             f"cache, room for {fits} tokens, but one request may have max_model_len={max_model_len} "
             f"({_gib(needed * self.bytes_per_block)}). Of {_gib(self.total)} in all, weights take "
-            f"{_gib(self.weights)}, a step's activations {_gib(self.peak_activation)}, others {_gib(self.other)}. {remedy}{shorter}."
+            f"{_gib(self.weights)}, a step's activations {_gib(self.peak_activation)}, others {_gib(self.other)}. "
+            f"{remedy}{shorter}."
         )
 
 

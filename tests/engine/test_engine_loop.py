@@ -135,7 +135,7 @@ class TestEveryStepLeavesARecord:
 
 
 def test_every_token_is_one_event_and_the_last_says_why_it_ended() -> None:
-    engine, executor = make_engine()
+    engine, _ = make_engine()
     requests = random_requests(5)
     for request in requests:
         engine.add_request(request)

@@ -30,5 +30,5 @@ def test_too_little_for_one_request_names_the_smallest_setting_that_works() -> N
 
 
 def test_a_device_that_is_too_small_at_any_setting_is_called_so() -> None:
-    with pytest.raises(KVCacheTooSmall, match="no gpu_memory_utilization is enough"):
+    with pytest.raises(KVCacheTooSmall, match="No gpu_memory_utilization is enough"):
         budget().require(max_model_len=16 * 40, block_size=16)

@@ -1,6 +1,7 @@
 """The command line, called in this process, and one whole study that many tests read."""
 
 import contextlib
+import gc
 import io
 import signal
 import sys
@@ -18,6 +19,8 @@ def call(*arguments: str) -> Outcome:
     """What a shell would see of the command line; leaves this process as it was."""
     out, err = io.StringIO(), io.StringIO()
     argv, handler = sys.argv, signal.getsignal(signal.SIGTERM)
+    # Every run collects garbage before it starts; leave out what the libraries and pytest hold for good.
+    gc.freeze()
     # The record of a study holds the command line that made it.
     sys.argv = ["tune", *arguments]
     try:
@@ -35,6 +38,12 @@ def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
     """Calls the command line in an empty folder of its own."""
     monkeypatch.chdir(tmp_path)
     return call
+
+
+@pytest.fixture
+def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spares the second that the reports take, where they are not the question."""
+    monkeypatch.setattr("reports.build.write_reports", lambda folder: [folder / "report.html"])
 
 
 @pytest.fixture(scope="session")

@@ -96,8 +96,8 @@ def test_the_interval_holds_the_true_gain_in_nine_of_ten_studies(few_resamples: 
 def test_outcomes_that_come_in_clusters_widen_the_interval() -> None:
     rng = np.random.default_rng(7)
     share = rng.random(50) < 0.8
-    clustered = np.repeat(share, 8)
-    scattered = rng.permutation(clustered)
+    clustered = np.repeat(share, 8).tolist()
+    scattered = rng.permutation(clustered).tolist()
     widths = [np.ptp(np.quantile(claim.bootstrap_good([run], rng), (0.025, 0.975))) for run in (clustered, scattered)]
     assert widths[0] > 1.5 * widths[1]
 

@@ -50,6 +50,7 @@ def interrupted_study(folder: Path, how: signal.Signals) -> int:
     return process.returncode
 
 
+@pytest.mark.usefixtures("no_reports")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
 def test_an_interrupted_study_goes_on_and_measures_nothing_twice(
     tune: Tune, tmp_path: Path, whole_study: tuple[Path, Outcome], how: signal.Signals
@@ -122,6 +123,7 @@ def test_resume_takes_no_option_that_would_change_what_is_measured(tune: Tune, c
     assert files_in(copy_of_study) == before
 
 
+@pytest.mark.usefixtures("no_reports")
 def test_more_trials_let_a_complete_study_go_on(tune: Tune, copy_of_study: Path) -> None:
     before, files = study_in(copy_of_study), files_in(copy_of_study / "runs")
     outcome = tune("--resume", str(copy_of_study), "--trials", "3")
@@ -136,6 +138,7 @@ def test_more_trials_let_a_complete_study_go_on(tune: Tune, copy_of_study: Path)
     assert measured_twice(copy_of_study) == []
 
 
+@pytest.mark.usefixtures("no_reports")
 def test_a_damaged_database_is_named_and_removing_it_lets_the_study_go_on(tune: Tune, copy_of_study: Path) -> None:
     files = files_in(copy_of_study / "runs")
     (copy_of_study / "study.db").write_bytes(b"nothing that SQLite would read")

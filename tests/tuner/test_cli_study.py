@@ -116,19 +116,22 @@ def test_the_record_repeats_its_command_line(whole_study: WholeStudy) -> None:
     assert command[1 : 1 + len(SMALL)] == list(SMALL)
 
 
-def test_equal_arguments_give_equal_runs_byte_for_byte(tune: Tune, tmp_path: Path, whole_study: WholeStudy) -> None:
-    folder, _ = whole_study
-    again = tmp_path / "again"
-    # An unrelated run before it must leave no trace in what is measured.
+@pytest.mark.usefixtures("no_reports")
+def test_equal_arguments_give_equal_runs_byte_for_byte(tune: Tune, tmp_path: Path) -> None:
+    arguments = (*SMALL, *FEW_SEATS, "--rate", "6", "--trials", "2")
+    assert tune(*arguments, "--out", "one").code == 0
+    # What ran in between must leave no trace in what is measured.
     assert tune("bench", *SMALL, "--rate", "2", "--seed", "9").code == 0
-    outcome = tune(*SMALL, *FEW_SEATS, "--trials", "2", "--seed", "1", "--out", str(again))
-    assert outcome.code == 0
-    tables = [{name: data for name, data in files_in(f / "runs").items() if "parquet" in name} for f in (folder, again)]
-    assert tables[0] == tables[1]
-    assert len(tables[0]) == 2 * len(stored_runs(folder))
-    assert "better" in outcome.out
+    assert tune(*arguments, "--out", "two").code == 0
+    one, two = (
+        {name: data for name, data in files_in(tmp_path / folder / "runs").items() if name.endswith(".parquet")}
+        for folder in ("one", "two")
+    )
+    assert one == two
+    assert len(one) == 2 * len(stored_runs(tmp_path / "one"))
 
 
+@pytest.mark.usefixtures("no_reports")
 def test_a_fixed_rate_is_the_only_one_measured(tune: Tune, tmp_path: Path) -> None:
     outcome = tune(*SMALL, "--rate", "4", "--trials", "2", "--out", "s", "--set", "chunk_size=off")
     assert outcome.code == 0, outcome.err
@@ -139,6 +142,7 @@ def test_a_fixed_rate_is_the_only_one_measured(tune: Tune, tmp_path: Path) -> No
     assert [t["settings"]["chunk_size"] for t in study["trials"]] == [0, 0, 0]
 
 
+@pytest.mark.usefixtures("no_reports")
 def test_a_closed_loop_has_no_rate_and_goodput_takes_several_values(tune: Tune, tmp_path: Path) -> None:
     slo = ("--goodput", "ttft:1000", "tpot:120")
     arguments = (*ENGINE, *LOAD, "--arrival", "closed:concurrency=8", *slo, "--trials", "1", "--out", "s")
@@ -153,6 +157,7 @@ def test_a_closed_loop_has_no_rate_and_goodput_takes_several_values(tune: Tune, 
     assert study["best"]["rate"] is None
 
 
+@pytest.mark.usefixtures("no_reports")
 def test_search_and_set_decide_what_varies(tune: Tune, tmp_path: Path) -> None:
     fixed = ("--set", "gpu_memory_utilization=0.9", "--set", "max_num_seqs=64", "--set", "chunk_size=off")
     outcome = tune(*SMALL, *fixed, "--search", "max_num_batched_tokens=512,1024", "--rate", "4", "--trials", "9",
@@ -192,6 +197,7 @@ def test_report_writes_the_same_reports_again(tune: Tune, tmp_path: Path, whole_
     assert (copy / "report.md").read_text() == markdown
 
 
+@pytest.mark.usefixtures("no_reports")
 def test_default_folder_is_new_each_time(tune: Tune, tmp_path: Path) -> None:
     for _ in range(2):
         assert tune("bench", *SMALL, "--rate", "4", "--window", "5s").code == 0

@@ -11,7 +11,7 @@ from engine.errors import OutOfDeviceMemory
 from engine.executor.base import StepResult
 from engine.executor.simulated import SimulatedExecutor
 from engine.scheduler.plan import StepPlan
-from tests.tuner.small_studies import SMALL, Tune, stored_runs, study_in
+from tests.tuner.small_studies import FEW_SEATS, SMALL, Tune, stored_runs, study_in
 from tuner.budget import Budget
 from tuner.targets.bundled import BundledTarget, Measured
 
@@ -91,6 +91,7 @@ def test_a_setting_whose_steps_fail_is_recorded_and_never_wins(
     assert str(error) in (tmp_path / "s" / "report.md").read_text()
 
 
+@pytest.mark.usefixtures("no_reports")
 def test_a_setting_whose_kv_cache_cannot_be_allocated_is_a_failed_trial_without_runs(
     tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +109,9 @@ def test_a_setting_whose_kv_cache_cannot_be_allocated_is_a_failed_trial_without_
     assert_infeasible_for_optuna(tmp_path / "s", failed)
 
 
-def test_the_budget_holds_when_trials_fail(tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def ten_second_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The budget's clock moves by ten seconds with each run, failed or not, and by nothing else."""
     now_s = [0.0]
     measure = BundledTarget.measure
 
@@ -120,16 +123,32 @@ def test_the_budget_holds_when_trials_fail(tune: Tune, tmp_path: Path, monkeypat
 
     monkeypatch.setattr(BundledTarget, "measure", measure_for_ten_seconds)
     monkeypatch.setattr("tuner.cli.tune.Budget", functools.partial(Budget, clock=lambda: now_s[0]))
+
+
+def assert_budget_kept(folder: Path, budget_s: float) -> None:
+    """All runs lie within the budget, and the search has left enough of it to measure again."""
+    study = study_in(folder)
+    assert study["elapsed_s"] == 10.0 * len(stored_runs(folder))
+    assert study["elapsed_s"] <= budget_s
+    sides = [side for label in ("baseline", "winner") if (side := study["confirmation"][label])]
+    assert sides
+    assert all(len(side["runs"]) == 2 for side in sides)
+
+
+@pytest.mark.usefixtures("no_reports", "ten_second_runs")
+def test_the_budget_holds_when_trials_fail(tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_steps(monkeypatch, CRASH, MOST_RUNNING)
     outcome = tune(*ARGUMENTS, "--budget", "100s")
     assert outcome.code == 0, outcome.err
-    study, (failed, _) = study_in(tmp_path / "s"), trials_by_state(tmp_path / "s")
-    assert failed
-    assert study["elapsed_s"] <= 100.0
-    assert study["elapsed_s"] == 10.0 * len(stored_runs(tmp_path / "s"))
-    # What the confirmation may need is kept: the search ends in time for it.
-    assert len(study["trials"]) >= 4
-    assert study["confirmation"]["verdict"] not in (None, "skipped")
+    assert trials_by_state(tmp_path / "s")[0]
+    assert_budget_kept(tmp_path / "s", 100.0)
+
+
+@pytest.mark.usefixtures("no_reports", "ten_second_runs")
+def test_the_budget_holds_when_it_ends_within_a_trial(tune: Tune, tmp_path: Path) -> None:
+    outcome = tune(*SMALL, *FEW_SEATS, "--budget", "150s", "--out", "s")
+    assert outcome.code == 0, outcome.err
+    assert_budget_kept(tmp_path / "s", 150.0)
 
 
 @pytest.mark.parametrize("rate", ["6", "auto"])

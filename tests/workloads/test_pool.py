@@ -38,7 +38,9 @@ def request(make_record: MakeRecord, index: int, at_s: float, ttft_ms: int, **ch
 def parts(make_record: MakeRecord) -> list[Part]:
     """Two runs with windows of 10 and 6 seconds on clocks of their own; 30 + 10 window requests, 2 + 1 missed."""
     first = [request(make_record, i, 102 + i * 0.3, 2000 if i in (4, 9) else 300) for i in range(30)]
-    first += [request(make_record, 30, 101.0, 5000, phase="warmup"), request(make_record, 31, 113, 5000, phase="cooldown")]
+    first += [
+        request(make_record, i, at_s, 5000, phase=p) for i, at_s, p in ((30, 101, "warmup"), (31, 113, "cooldown"))
+    ]
     second = [
         request(make_record, i, 50 + i * 0.5, 200, **({"status": "timeout"} if i == 9 else {})) for i in range(10)
     ]

@@ -8,7 +8,6 @@ from tuner.cli.tune import TuneArguments
 from tuner.progress import ProgressDisplay
 from tuner.settings import Settings
 from tuner.targets.bundled import BundledTarget, Load
-from tuner.units import parse_duration_s
 
 
 def run_bench(arguments: TuneArguments, *, out: str | None, as_json: bool) -> int:
@@ -30,14 +29,8 @@ def run_bench(arguments: TuneArguments, *, out: str | None, as_json: bool) -> in
     if rate is None and spec.is_open_loop:
         raise UserError("tune bench measures at one rate: give --rate in requests per second, such as --rate 6")
     settings = Settings().override(arguments.set)
-    window_s = arguments.window_s(None)
-    load = Load(
-        rate,
-        arguments.seed,
-        arguments.warmup_s(window_s),
-        window_s,
-        parse_duration_s("--drain-timeout", arguments.drain_timeout),
-    )
+    lengths = arguments.run_lengths(None)
+    load = Load(rate, arguments.seed, lengths.warmup_s, lengths.window_s, lengths.drain_timeout_s)
     folder = new_folder(out, f"{datetime.date.today():%Y-%m-%d}-bench-{spec.name}")
     require_writable(folder)
     target = BundledTarget(arguments.target_options(), spec, settings, display.say)

@@ -96,19 +96,18 @@ class TuneArguments:
         memory = None if self.device_memory is None else parse_bytes("--device-memory", self.device_memory)
         return TargetOptions(self.model, self.device, self.dtype, self.max_model_len, memory)
 
-    def window_s(self, budget_s: float | None) -> float:
-        """Length of the window: as asked, else by the budget."""
+    def run_lengths(self, budget_s: float | None) -> RunLengths:
+        """Lengths of a run's parts: as asked, else by the budget."""
         if self.window is not None:
-            return parse_duration_s("--window", self.window)
-        low, high = WINDOW_LIMITS_S
-        share = high if budget_s is None else budget_s / WINDOWS_PER_BUDGET
-        return min(high, max(low, share))
-
-    def warmup_s(self, window_s: float) -> float:
-        """Load before the window: as asked, else in proportion to it."""
-        if self.warmup is not None:
-            return 0.0 if self.warmup.strip() in ("0", "0s") else parse_duration_s("--warmup", self.warmup)
-        return max(3.0, window_s / 4)
+            window_s = parse_duration_s("--window", self.window)
+        else:
+            low, high = WINDOW_LIMITS_S
+            window_s = high if budget_s is None else min(high, max(low, budget_s / WINDOWS_PER_BUDGET))
+        if self.warmup is None:
+            warmup_s = max(3.0, window_s / 4)
+        else:
+            warmup_s = 0.0 if self.warmup.strip() in ("0", "0s") else parse_duration_s("--warmup", self.warmup)
+        return RunLengths(warmup_s, window_s, parse_duration_s("--drain-timeout", self.drain_timeout))
 
 
 def run_study(arguments: TuneArguments, *, out: str | None, resume: str | None, as_json: bool) -> int:
@@ -135,6 +134,9 @@ def run_study(arguments: TuneArguments, *, out: str | None, resume: str | None, 
     rate, spec = arguments.parse_rate(), arguments.load_workload()
     simulated = find_device(arguments.device).startswith("sim:")
     limits = _limits(arguments, simulated)
+    lengths = arguments.run_lengths(limits[0])
+    if not simulated and limits[0] is not None and store is None:
+        Budget(limits[0]).require(lengths.shortest_baseline_s(rate))
     fixed = Settings().override(arguments.set)
     if store is None:
         folder = new_folder(out, f"{datetime.date.today():%Y-%m-%d}-{spec.name}")
@@ -144,13 +146,9 @@ def run_study(arguments: TuneArguments, *, out: str | None, resume: str | None, 
     target = BundledTarget(arguments.target_options(), spec, fixed, display.say)
     space = _space(arguments, fixed, target)
     if store is None:
-        store = StudyStore.create(folder, _new_record(arguments, target, slo, space, limits))
+        store = StudyStore.create(folder, _new_record(arguments, target, slo, space, limits, lengths))
     budget = Budget(limits[0], store.record["elapsed_s"])
     display.time_left_s = lambda: budget.left_s
-    window_s = arguments.window_s(limits[0])
-    lengths = RunLengths(
-        arguments.warmup_s(window_s), window_s, parse_duration_s("--drain-timeout", arguments.drain_timeout)
-    )
     runner = Runner(target, store, budget, display, slo, lengths)
     options = StudyOptions(rate, limits[1], arguments.seed, store.record["options"]["command"])
     _say_what(runner)
@@ -204,8 +202,8 @@ def _new_record(
     slo: Slo,
     space: SearchSpace,
     limits: tuple[float | None, int | None],
+    lengths: RunLengths,
 ) -> dict[str, Any]:
-    window_s = arguments.window_s(limits[0])
     return {
         "tool_version": tool_version(),
         "simulated": target.simulated,
@@ -220,8 +218,8 @@ def _new_record(
             "rate": arguments.parse_rate() or "auto",
             "budget_s": limits[0],
             "trials": limits[1],
-            "window_s": window_s,
-            "warmup_s": arguments.warmup_s(window_s),
+            "window_s": lengths.window_s,
+            "warmup_s": lengths.warmup_s,
             "sampler": "tpe",
             "space": space.to_dict(),
             "arguments": asdict(arguments) | {"device": target.options.device, "model": target.options.model},
