@@ -89,8 +89,7 @@ def study_headline(folder: StudyFolder) -> Headline:
 def recommended(folder: StudyFolder) -> Side | None:
     """The settings that the study supports using; None when it supports none."""
     baseline, winner = baseline_side(folder), winner_side(folder)
-    best = folder.study["best"]
-    if best is None or best.get("rate") is None:
+    if nothing_held(folder.study):
         return None
     verdict = (folder.study["confirmation"] or {}).get("verdict")
     return baseline if winner is None or verdict in _KEEPS_DEFAULTS else winner
@@ -103,15 +102,24 @@ def changed_settings(baseline: Side | None, side: Side) -> str:
     return ", ".join(f"{text(name)}={setting(value)}" for name, value in changed)
 
 
+def nothing_held(study: Mapping[str, Any]) -> bool:
+    """No setting met the SLO at any rate. In a closed loop a setting that did has no rate."""
+    best = study["best"]
+    if best is None:
+        return True
+    arrival = str((study.get("workload") or {}).get("arrival") or "")
+    return best.get("rate") is None and not arrival.startswith("closed")
+
+
 def _study_verdict(folder: StudyFolder) -> tuple[str, Tone]:
     study = folder.study
     best, confirmation = study["best"], study["confirmation"] or {}
     slo = _slo(study)
     if study["state"] == "failed":
         return f"The study failed: {text(study.get('reason'))}.", Tone.BAD
-    if best is None:
-        return "No result: the default settings were not measured to an end.", Tone.WARN
-    if best.get("rate") is None:
+    if best is None and study["state"] != "complete":
+        return "No result yet: nothing that was measured so far meets the SLO.", Tone.WARN
+    if nothing_held(study):
         return f"None of the settings tried holds {slo} at any rate tried.", Tone.BAD
     say = _VERDICTS.get(str(confirmation.get("verdict")), _unconfirmed)
     return say(folder, confirmation)

@@ -141,7 +141,9 @@ def _require_shape(record: Any, shape: Shape, where: str) -> None:
     if not isinstance(record, dict):
         raise UserError(f"{where} is damaged: it is {record!r}, where an object belongs")
     for key, kind in shape.items():
-        if not isinstance(record.get(key), kind):
+        if key not in record:
+            raise UserError(f"{where} is damaged: {key} is missing")
+        if not isinstance(record[key], kind):
             kinds = kind if isinstance(kind, tuple) else (kind,)
             right = " or ".join("null" if k is type(None) else _JSON_NAMES[k] for k in kinds)
             raise UserError(f"{where} is damaged: {key} is {record.get(key)!r}, where {right} belongs")

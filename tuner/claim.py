@@ -121,8 +121,26 @@ def bootstrap_good(runs: Sequence[Sequence[bool]], rng: "np.random.Generator") -
     return totals
 
 
-def compare(baseline: Side, winner: Side, seed: int) -> dict[str, Any]:
-    """The `confirmation` of `study.json` for two sides that were both measured again."""
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What is known of how far the default could go beyond the rate at which it was measured.
+
+    Attributes:
+        rate: the lowest rate at which it missed the SLO; its true limit may lie anywhere below.
+        proven: it missed the winner's rate by more than chance, while the winner held it.
+    """
+
+    rate: float
+    proven: bool
+
+
+def compare(baseline: Side, winner: Side, seed: int, ceiling: Ceiling | None = None) -> dict[str, Any]:
+    """The `confirmation` of `study.json` for two sides that were both measured again.
+
+    Args:
+        ceiling: given when the sides ran at different rates. The interval then reaches down to what the gain would
+            be if the default held every rate below its lowest miss, since the search knows its limit no finer.
+    """
     import numpy as np
 
     rng = np.random.default_rng(seed)
@@ -134,7 +152,10 @@ def compare(baseline: Side, winner: Side, seed: int) -> dict[str, Any]:
     if baseline.goodput > 0 and len(gains):
         gain = winner.goodput / baseline.goodput - 1.0
         low, high = (float(np.quantile(gains, q)) for q in (0.025, 0.975))
-    verdict = _verdict(baseline, winner, low, high)
+        if ceiling is not None:
+            low = min(low, float(np.quantile(ours, 0.025)) / ceiling.rate - 1.0)
+            low = max(low, 0.0) if ceiling.proven else low
+    verdict = _verdict(baseline, winner, low, high, ceiling)
     return {
         "verdict": verdict,
         "metric": "request_goodput",
@@ -143,7 +164,7 @@ def compare(baseline: Side, winner: Side, seed: int) -> dict[str, Any]:
         "gain_high": high,
         "baseline": baseline.to_dict(*_interval(theirs)),
         "winner": winner.to_dict(*_interval(ours)),
-        "text": _text(verdict, baseline, winner, gain, low, high),
+        "text": _text(baseline, winner, gain, low, high, ceiling),
     }
 
 
@@ -154,27 +175,33 @@ def _interval(samples: "np.ndarray") -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _verdict(baseline: Side, winner: Side, low: float | None, high: float | None) -> str:
+def _verdict(baseline: Side, winner: Side, low: float | None, high: float | None, ceiling: Ceiling | None) -> str:
     if not winner.meets:
         return "cannot tell"
     if low is None or high is None:
         return "better" if winner.goodput > 0 else "cannot tell"
-    if low > 0:
+    if low > 0 or (ceiling is not None and ceiling.proven):
         return "better"
     if high < 0:
         return "worse"
     return "same" if high - low <= 2 * SAME_WITHIN else "cannot tell"
 
 
-def _text(verdict: str, baseline: Side, winner: Side, gain: float | None, low: float | None, high: float | None) -> str:
+def _text(
+    baseline: Side,
+    winner: Side,
+    gain: float | None,
+    low: float | None,
+    high: float | None,
+    ceiling: Ceiling | None,
+) -> str:
     at = "" if winner.rate is None else f" at {winner.rate:.3g} requests/s"
     if not winner.meets:
         return f"Measured again{at}, the best setting of the search missed the SLO; its lead is not confirmed."
     if gain is None or low is None or high is None:
         return f"Measured again{at}, the best setting met the SLO; the default had no good request to compare with."
-    interval = f"{gain:+.1%} goodput (95 % interval {low:+.1%} to {high:+.1%})"
-    if verdict == "better" and not baseline.meets:
-        return (
-            f"Measured again in turn on fresh seeds: {interval}; the default missed the SLO at its own rate this time."
-        )
-    return f"Measured again in turn on fresh seeds: {interval}."
+    text = f"Measured again in turn on fresh seeds: {gain:+.1%} goodput (95 % interval {low:+.1%} to {high:+.1%})"
+    if ceiling is not None:
+        text += f"; the default missed the SLO at {ceiling.rate:.3g} requests/s"
+        text += " and was compared at its own rate" if baseline.meets else " and at its own rate too this time"
+    return f"{text}."

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tuner.claim import Side, compare, make_side
+from tuner.claim import Ceiling, Side, compare, make_side
 from tuner.rate_search import RateRace, readable
 from tuner.runner import Runner, at
 from tuner.settings import Settings
@@ -53,10 +53,14 @@ class Confirmation:
                 break
             self._runner.display.say(f"the winner missed the SLO{at(rate)}; trying a step lower")
             rate = lower
+        ceiling = None
         if own_rate is not None and rate is not None and not default.meets and own_rate < rate:
             # The default cannot hold the winner's rate: compare with what it delivers at its own.
-            default = self._measure_alone(baseline.settings, own_rate) or default
-        claim = compare(default, winner, self._seed)
+            proven = winner.meets and default.verdict["state"] == "infeasible"
+            missed = [r.rate for r in baseline.runs if not r.held and r.rate is not None and r.rate > own_rate]
+            ceiling = Ceiling(min([*missed, rate]), proven)
+            default = self._hold(baseline.settings, own_rate) or default
+        claim = compare(default, winner, self._seed, ceiling)
         self._runner.display.say(claim["text"])
         return claim
 
@@ -70,18 +74,23 @@ class Confirmation:
     def _confirm_default(self, baseline: Trial, rate: float | None) -> dict[str, Any]:
         self._runner.display.say("no setting beat the default; measuring the default again on fresh seeds")
         claim = unmeasured("default is best", "No setting that was tried is better than the default settings.")
-        side = self._measure_alone(baseline.settings, rate)
-        while side is not None and not side.meets:
-            lower = self._step_below(side.rate, None)
-            if lower is None or not self._runner.has_time_for(lower, runs=2):
-                break
-            self._runner.display.say(f"the default missed the SLO{at(side.rate)}; trying a step lower")
-            side = self._measure_alone(baseline.settings, lower) or side
+        side = self._hold(baseline.settings, rate)
         if side is not None:
             claim["baseline"] = compare(side, side, self._seed)["baseline"]
             again = "they hold the SLO" if side.meets else "they missed the SLO: their limit lies a little lower"
             claim["text"] += f" Measured again{at(side.rate)}, {again}."
         return claim
+
+    def _hold(self, settings: Settings, rate: float | None) -> Side | None:
+        """A setting at the rate it held in the search, or as many steps below as it takes to hold one again."""
+        side = self._measure_alone(settings, rate)
+        while side is not None and not side.meets:
+            lower = self._step_below(side.rate, None)
+            if lower is None or not self._runner.has_time_for(lower, runs=2):
+                break
+            self._runner.display.say(f"the default missed the SLO{at(side.rate)}; trying a step lower")
+            side = self._measure_alone(settings, lower) or side
+        return side
 
     def _measure_in_turn(
         self, winner: Settings, default: Settings, rate: float | None
@@ -110,7 +119,9 @@ class Confirmation:
     def _run(self, label: str, settings: Settings, rate: float | None, pair: int) -> Run | None:
         if not self._runner.has_time_for(rate):
             return None
-        return self._runner.run(f"confirm-{label}", settings, rate, self._seed + FRESH_SEEDS + pair)
+        # With a given rate the goodput of both is claimed even where the SLO is missed, so every run goes to its end.
+        seed = self._seed + FRESH_SEEDS + pair
+        return self._runner.run(f"confirm-{label}", settings, rate, seed, stop_when_settled=self._may_step_down)
 
 
 def unmeasured(verdict: str, text: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ FIRST_SIMULATED_RUN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RunLengths:
-    """Lengths of a run's parts in seconds; at low rates the window is longer, for enough requests."""
+    """Lengths of a run's parts in seconds; at low rates warm-up and window are longer, for enough requests."""
 
     warmup_s: float
     window_s: float
@@ -26,8 +26,8 @@ class RunLengths:
     def load(self, rate: float | None, seed: int) -> Load:
         """The load of a run at `rate` requests per second; None for a closed loop."""
         window_s = self.window_s if rate is None else max(self.window_s, MIN_WINDOW_REQUESTS / rate)
-        return Load(rate, seed, self.warmup_s, window_s, self.drain_timeout_s)
-
+        warmup_s = self.warmup_s * window_s / self.window_s
+        return Load(rate, seed, warmup_s, window_s, self.drain_timeout_s)
 
     def shortest_baseline_s(self, rate: float | None) -> float:
         """The least that a baseline takes: one run at a given rate, else a burst and two runs to bracket one."""
@@ -52,8 +52,14 @@ class Runner:
     lengths: RunLengths
     wall_s: list[float] = field(default_factory=list)
 
-    def run(self, label: str, settings: Settings, rate: float | None, seed: int) -> Run:
+    def run(
+        self, label: str, settings: Settings, rate: float | None, seed: int, *, stop_when_settled: bool = True
+    ) -> Run:
         """Measure once, or find the same run made before.
+
+        Args:
+            label: for people, in the run's name too.
+            stop_when_settled: end the run as soon as its verdict can only be infeasible.
 
         Raises:
             KVCacheTooSmall, OutOfDeviceMemory: the settings do not fit; nothing was measured.
@@ -65,7 +71,9 @@ class Runner:
         started_s = self.budget.spent_s
         update = self.display.run_started(f"{label}{at(rate)}")
         try:
-            measured = self.target.measure(settings, load, self.slo, on_progress=update)
+            measured = self.target.measure(
+                settings, load, self.slo, stop_when_settled=stop_when_settled, on_progress=update
+            )
         finally:
             self.display.run_ended()
         if measured.meta["stopped_early"] is None:
@@ -106,5 +114,5 @@ def describe(run: Run) -> str:
     if run.meta["stopped_early"]:
         parts.append(run.meta["stopped_early"])
     if not run.is_valid:
-        parts += (check["detail"] for check in run.meta["validity"]["checks"] if not check["ok"])
+        parts.append(run.distrust)
     return ", ".join(parts)

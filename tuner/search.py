@@ -110,6 +110,12 @@ class Tuner:
         self._measure(trial, strategy, keep_s=(1 - BASELINE_SHARE) * (self.budget.total_s or 0.0))
         if trial.state == "failed":
             raise UserError(f"the baseline failed, so there is nothing to improve on: {trial.error}")
+        distrusted = [r for r in trial.runs if r.constraint <= 0 and not r.is_valid]
+        if not trial.held and distrusted:
+            raise UserError(
+                f"the baseline met the SLO only in runs that cannot be trusted ({distrusted[-1].distrust}): give a "
+                "longer --warmup or --window"
+            )
         if not trial.held:
             rate = trial.decisive.rate if trial.decisive else None
             self.display.say(f"the default settings do not meet {self.runner.slo}{at(rate)}; looking for some that do")
@@ -159,14 +165,15 @@ class Tuner:
         """The Optuna study with everything that is known already."""
         import optuna
 
+        study = self.store.optuna_study()
+        told = study.get_trials(deepcopy=False)
         with warnings.catch_warnings():
             # Grouping is what lets the sampler see settings together although the chunk size is conditional.
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            sampler = optuna.samplers.TPESampler(
-                seed=self.options.seed, n_startup_trials=FIRST_RANDOM_TRIALS, multivariate=True, group=True
+            # A resumed sampler must go on to new settings instead of drawing its first ones again.
+            study.sampler = optuna.samplers.TPESampler(
+                seed=self.options.seed + len(told), n_startup_trials=FIRST_RANDOM_TRIALS, multivariate=True, group=True
             )
-        study = self.store.optuna_study(sampler)
-        told = study.get_trials(deepcopy=False)
         baseline = self.trials[0]
         params = self.space.params_of(baseline.settings)
         if not told and params is not None:

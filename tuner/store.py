@@ -49,6 +49,11 @@ class Run:
         return self.meta["validity"]["valid"]
 
     @property
+    def distrust(self) -> str:
+        """Why the run cannot be trusted; empty when it can."""
+        return "; ".join(c["detail"] for c in self.meta["validity"]["checks"] if not c["ok"])
+
+    @property
     def failure(self) -> str | None:
         """Why the run broke off; None when it did not."""
         stopped = self.meta["stopped_early"] or ""
@@ -184,7 +189,7 @@ class StudyStore:
         self._runs.append(run)
         return run
 
-    def optuna_study(self, sampler: "optuna.samplers.BaseSampler") -> "optuna.Study":
+    def optuna_study(self) -> "optuna.Study":
         """The Optuna study of this folder, made when it is not there yet.
 
         Raises:
@@ -199,7 +204,6 @@ class StudyStore:
             return optuna.create_study(
                 storage=f"sqlite:///{database}",
                 study_name=STUDY_NAME,
-                sampler=sampler,
                 direction="maximize",
                 load_if_exists=True,
             )

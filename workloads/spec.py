@@ -118,7 +118,8 @@ def _read_source(source: str) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"the workload {source} cannot be read as YAML: {error}") from None
+        reason = " ".join(str(error).split())
+        raise UserError(f"the workload {source} cannot be read as YAML: {reason}") from None
     if not isinstance(values, dict):
         raise UserError(f"the workload {source} holds no keys: write for example prompt_tokens: uniform:32..192")
     return {"name": path.stem, **{str(k): v for k, v in values.items()}}

@@ -10,7 +10,13 @@ from engine.attention.registry import make_attention
 from engine.clock import Clock, WallClock
 from engine.errors import UserError
 from engine.executor.base import MemoryProfile, StepResult
-from engine.executor.device import available_host_bytes, describe_device, memory_errors_translated, resolve_device, resolve_dtype
+from engine.executor.device import (
+    available_host_bytes,
+    describe_device,
+    memory_errors_translated,
+    resolve_device,
+    resolve_dtype,
+)
 from engine.executor.input_batch import build_input_batch
 from engine.executor.memory import (
     CPU_PROFILE_LAYERS,

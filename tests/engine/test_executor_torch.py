@@ -175,14 +175,10 @@ def test_the_peak_is_what_was_held_at_once() -> None:
     assert 6000 <= peak_bytes_cpu(step) < 8000
 
 
-def test_the_cpus_total_fits_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.executor import memory
-
-    monkeypatch.setattr(memory, "available_host_bytes", lambda: 100 << 30)
-    assert default_cpu_total(1 << 30) == 4 << 30
-    assert default_cpu_total(10 << 30) == 20 << 30
-    monkeypatch.setattr(memory, "available_host_bytes", lambda: 1 << 30)
-    assert default_cpu_total(1 << 30) == int(0.8 * (2 << 30))
+def test_the_cpus_total_fits_the_machine() -> None:
+    assert default_cpu_total(1 << 30, 100 << 30) == 4 << 30
+    assert default_cpu_total(10 << 30, 100 << 30) == 20 << 30
+    assert default_cpu_total(1 << 30, 2 << 30) == int(0.8 * (2 << 30))
 
 
 def test_available_memory_is_bounded_by_a_container(monkeypatch: pytest.MonkeyPatch) -> None:

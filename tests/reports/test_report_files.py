@@ -124,7 +124,7 @@ def test_a_folder_of_neither_kind_is_refused(tmp_path):
         ("[]", "is damaged: it holds a list, not an object"),
         ('{"schema_version": 2, "kind": "study"}', "schema_version 2"),
         ('{"schema_version": 1, "kind": "run"}', "kind 'run'"),
-        ('{"schema_version": 1, "kind": "study"}', "model is None, where an object belongs"),
+        ('{"schema_version": 1, "kind": "study"}', "model is missing"),
     ],
 )
 def test_a_damaged_study_is_refused_by_name_and_fault(tmp_path, content, fault):

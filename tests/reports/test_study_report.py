@@ -76,12 +76,12 @@ def test_no_feasible_setting_means_no_recommendation(make_study):
 
 def test_a_failed_baseline_leaves_no_result_and_a_report_all_the_same(make_study):
     def failed(study):
-        study |= {"best": None, "confirmation": None, "importance": {}}
+        study |= {"best": None, "confirmation": None, "importance": {}, "state": "interrupted"}
         study["trials"] = study["trials"][:1]
         study["trials"][0] |= {"state": "failed", "rate": None, "goodput": None, "error": "no memory", "runs": []}
 
     report = build_report(make_study(change=failed))
-    assert report.headline.sentence == "No result: the default settings were not measured to an end."
+    assert report.headline.sentence == "No result yet: nothing that was measured so far meets the SLO."
     (table,) = section(report, "trials").tables
     assert table.rows[0][:4] == ("0 (baseline)", "✗ failed", DASH, DASH)
     assert table.rows[0][-1] == "no memory"

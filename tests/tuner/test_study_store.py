@@ -156,8 +156,8 @@ def test_a_folder_without_a_record_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_optuna_study_is_kept_between_processes(store: StudyStore) -> None:
-    store.optuna_study(optuna.samplers.RandomSampler(seed=0)).add_trial(optuna.trial.create_trial(value=1.0))
-    study = reopened(store).optuna_study(optuna.samplers.RandomSampler(seed=0))
+    store.optuna_study().add_trial(optuna.trial.create_trial(value=1.0))
+    study = reopened(store).optuna_study()
     assert [t.value for t in study.trials] == [1.0]
     assert study.direction == optuna.study.StudyDirection.MAXIMIZE
 
@@ -166,15 +166,15 @@ def test_the_optuna_study_is_kept_between_processes(store: StudyStore) -> None:
 def test_a_damaged_database_is_refused_with_what_to_do(store: StudyStore, content: bytes) -> None:
     (store.path / "study.db").write_bytes(content)
     with pytest.raises(UserError, match=r"study\.db is damaged.*remove study\.db"):
-        store.optuna_study(optuna.samplers.RandomSampler(seed=0))
+        store.optuna_study()
 
 
 def test_a_truncated_database_is_refused_with_what_to_do(store: StudyStore) -> None:
-    store.optuna_study(optuna.samplers.RandomSampler(seed=0)).add_trial(optuna.trial.create_trial(value=1.0))
+    store.optuna_study().add_trial(optuna.trial.create_trial(value=1.0))
     database = store.path / "study.db"
     database.write_bytes(database.read_bytes()[:5000])
     with pytest.raises(UserError, match=r"study\.db is damaged"):
-        store.optuna_study(optuna.samplers.RandomSampler(seed=0))
+        store.optuna_study()
 
 
 @pytest.mark.parametrize(

@@ -252,10 +252,12 @@ def _interrupt(signum: int, frame: object) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code: 2 and one sentence for anything the user can mend."""
     wait_passively()
+    if arguments is not None:
+        sys.argv = ["tune", *arguments]
     # A terminated run is stored like an interrupted one.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        app(args=gather_goodput(sys.argv[1:] if arguments is None else arguments))
+        app(args=gather_goodput(sys.argv[1:]))
     except (UserError, OutOfDeviceMemory) as error:
         _complain(str(error))
 
