@@ -3,15 +3,16 @@
 from collections.abc import Callable
 
 from engine.config import EngineConfig
-from engine.engine import Engine
 from engine.errors import UserError
 from engine.executor.base import Executor
 from engine.executor.roofline import Roofline, find_card
 from engine.executor.simulated import SimulatedExecutor
 from engine.kv_cache.sizing import GIB, KVBudget
-from engine.model.resolve import ModelSource, resolve_model
+from engine.model.resolve import ModelSource
 
 SIMULATED_PREFIX = "sim:"
+# A model that could take more is not sized for it unless asked: one such request would want the whole KV cache.
+AUTO_MAX_MODEL_LEN = 8192
 
 
 def say_nothing(text: str) -> None:
@@ -68,15 +69,6 @@ def load_executor(
         max_model_len=max_model_len,
         seed=config.model.seed,
     )
-
-
-def build_engine(config: EngineConfig, *, say: Callable[[str], None] = say_nothing) -> Engine:
-    """An engine ready for requests; see `load_executor` for what it refuses."""
-    source = resolve_model(config.model.model, say)
-    return Engine(load_executor(config, source, say=say), config.scheduler, config.cache)
-
-
-AUTO_MAX_MODEL_LEN = 8192
 
 
 def choose_max_model_len(asked: int | None, source: ModelSource, longest_request: int) -> int:

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-GROWTH = 1.35
-SHRINK = 1.6
+FIRST_STEP = 1.2
+LARGEST_STEP = 4.0
 
 
 def readable(rate: float) -> float:
@@ -37,6 +37,7 @@ class RateSearch:
         max_runs: most rates to try.
         held: highest rate that was held.
         failed: lowest rate above it that was not.
+        step: ratio to the next rate while there is no bracket.
     """
 
     start: float
@@ -45,6 +46,7 @@ class RateSearch:
     held: float | None = None
     failed: float | None = None
     runs: int = 0
+    step: float = FIRST_STEP
 
     @property
     def is_over(self) -> bool:
@@ -55,12 +57,15 @@ class RateSearch:
     def next_rate(self) -> float:
         """The rate to try next, unless the search is over."""
         if self.held is None:
-            return readable(self.start if self.failed is None else self.failed / SHRINK)
-        return readable(self.held * GROWTH if self.failed is None else math.sqrt(self.held * self.failed))
+            return readable(self.start if self.failed is None else self.failed / self.step)
+        return readable(self.held * self.step if self.failed is None else math.sqrt(self.held * self.failed))
 
     def record(self, rate: float, *, held: bool) -> None:
         """Take in the answer for `rate`."""
         self.runs += 1
+        if self.runs > 1:
+            # A start that is near is bracketed finely at once, one that is far off in ever larger steps.
+            self.step = min(self.step**2, LARGEST_STEP)
         if held:
             self.held = rate if self.held is None else max(self.held, rate)
         else:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from tuner.budget import Budget
+from tuner.interrupt import deferred_interrupts
 from tuner.progress import ProgressDisplay
 from tuner.settings import Settings
 from tuner.store import Run, StudyStore
@@ -63,6 +64,7 @@ class Runner:
 
         Raises:
             KVCacheTooSmall, OutOfDeviceMemory: the settings do not fit; nothing was measured.
+            KeyboardInterrupt: after what was measured until then was stored; it will be measured anew.
         """
         load = self.lengths.load(rate, seed)
         known = self.store.find_run(settings, load)
@@ -70,15 +72,23 @@ class Runner:
             return known
         started_s = self.budget.spent_s
         update = self.display.run_started(f"{label}{at(rate)}")
-        try:
-            measured = self.target.measure(
-                settings, load, self.slo, stop_when_settled=stop_when_settled, on_progress=update
-            )
-        finally:
-            self.display.run_ended()
+        with deferred_interrupts() as interrupted:
+            try:
+                measured = self.target.measure(
+                    settings,
+                    load,
+                    self.slo,
+                    stop_when_settled=stop_when_settled,
+                    on_progress=update,
+                    should_stop=interrupted,
+                )
+            finally:
+                self.display.run_ended()
+            run = self.store.add_run(label if rate is None else f"{label}-{rate:.3g}rps", measured)
+            if interrupted():
+                raise KeyboardInterrupt
         if measured.meta["stopped_early"] is None:
             self.wall_s.append(self.budget.spent_s - started_s)
-        run = self.store.add_run(label if rate is None else f"{label}-{rate:.3g}rps", measured)
         self.display.say(f"{label}{at(rate)}: {describe(run)}")
         return run
 

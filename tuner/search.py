@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Enough at once to fill the device for a while: a GPU serves many more side by side.
 BURST_REQUESTS = {"cpu": 24, "gpu": 128}
 # A saturated burst overstates what holds under an SLO.
-START_SHARE_OF_BURST = 0.7
+START_SHARE_OF_BURST = 0.75
 BASELINE_SHARE = 0.35
 MAX_DUPLICATES = 30
 FIRST_RANDOM_TRIALS = 5

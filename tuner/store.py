@@ -12,6 +12,7 @@ from engine.errors import UserError
 from reports.study import STUDY_FILE
 from tuner.settings import Settings
 from tuner.targets.bundled import Load, Measured
+from workloads.early_stop import INTERRUPTED
 from workloads.records import RUN_FILE, SCHEMA_VERSION, RunRecord, write_atomic, write_run
 
 if TYPE_CHECKING:
@@ -176,7 +177,8 @@ class StudyStore:
         for run in self._runs:
             meta = run.meta
             same_load = (meta["rate"], meta["seed"], meta["load"]) == (load.rate, load.seed, wanted)
-            if same_load and meta["settings"] == settings.to_dict():
+            whole = meta["stopped_early"] != INTERRUPTED
+            if whole and same_load and meta["settings"] == settings.to_dict():
                 return run
         return None
 

@@ -2,10 +2,12 @@
 
 Open loops make their schedule of draws at unit rate, scaled by the asked rate afterwards: the same seed at another
 rate gives the same pattern, faster or slower (common random numbers), which makes runs comparable request by request.
+Warm-up and window each get exactly as many arrivals as the rate asks for: a Poisson process, given its count. Without
+that a short window's load would be a matter of luck, a fifth more or less in 30 requests, and so would every result.
 A closed loop has no schedule: it says how many requests are under way at a time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Self
 
 import numpy as np
@@ -41,9 +43,25 @@ class OpenLoop(Arrivals):
         """Expected arrivals until `t_s`, over the mean rate."""
         return t_s
 
-    def offsets_ns(self, rate: float, rng: RandomState) -> Iterator[int]:
-        """The endless schedule at `rate` requests per second, in nanoseconds from its start, never falling."""
-        arrived = 0.0
+    def offsets_ns(self, rate: float, rng: RandomState, segments_s: Sequence[float] = ()) -> Iterator[int]:
+        """The endless schedule at `rate` requests per second, in nanoseconds from its start, never falling.
+
+        Args:
+            rng: of the gaps.
+            segments_s: lengths of the first parts of the schedule, in seconds. Each holds the number of arrivals that
+                the rate asks for, rounded: gaps are drawn, one more than arrivals, and stretched to fill it. With
+                exponential gaps that is a Poisson process given its count (its arrivals are then uniform order
+                statistics); `vllm bench serve` stretches its gaps to their expected sum likewise.
+        """
+        start_s = 0.0
+        for length_s in segments_s:
+            start, end = self.work_until(start_s), self.work_until(start_s + length_s)
+            count = round(rate * end) - round(rate * start)
+            reached = np.cumsum(self.gaps(rng, count + 1))
+            for share in (reached[:-1] / reached[-1]).tolist():
+                yield round(self.seconds(start + share * (end - start)) * 1e9)
+            start_s += length_s
+        arrived = rate * self.work_until(start_s)
         while True:
             for gap in self.gaps(rng, _BATCH).tolist():
                 arrived += gap

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from engine.errors import UserError
 from workloads.arrivals import ClosedLoop, OpenLoop
 from workloads.lengths import Lengths
+from workloads.metrics import NS_PER_S
 from workloads.records import Phase
 from workloads.spec import WorkloadSpec
 from workloads.streams import stream
@@ -127,7 +128,8 @@ class WorkloadPlan:
         if not isinstance(self.spec.arrival, OpenLoop):
             return repeat(None)
         assert self.rate is not None
-        return self.spec.arrival.offsets_ns(self.rate, stream(self.seed, "arrivals"))
+        segments_s = (self.warmup_ns / NS_PER_S, self.window_ns / NS_PER_S)
+        return self.spec.arrival.offsets_ns(self.rate, stream(self.seed, "arrivals"), segments_s)
 
 
 def make_plan(

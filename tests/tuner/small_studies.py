@@ -36,8 +36,9 @@ def study_in(folder: Path) -> dict[str, Any]:
 
 
 def stored_runs(folder: Path) -> dict[str, dict[str, Any]]:
-    """The `run.json` of every finished run of a study, by the name of its folder."""
-    return {p.parent.name: read_json(p) for p in sorted((folder / "runs").glob("[0-9]*/run.json"))}
+    """The `run.json` of every run of a study that was not interrupted, by the name of its folder."""
+    runs = {p.parent.name: read_json(p) for p in sorted((folder / "runs").glob("[0-9]*/run.json"))}
+    return {name: meta for name, meta in runs.items() if meta["stopped_early"] != "interrupted"}
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

@@ -76,6 +76,8 @@ def test_an_interrupted_study_goes_on_and_measures_nothing_twice(
     assert {name: later_files[name] for name in files} == files
     assert measured_twice(folder) == []
     assert [t["number"] for t in after["trials"]] == [0, 1, 2]
+    used = {run["path"] for trial in after["trials"] for run in trial["runs"]}
+    assert used <= {f"runs/{name}" for name in stored_runs(folder)}, "an interrupted run was taken for a whole one"
     # The clock is virtual: the process that was interrupted measured exactly what an undisturbed one does.
     tables = {f"{name}/{table}.parquet" for name in stored for table in ("requests", "iterations")}
     undisturbed = files_in(whole / "runs")

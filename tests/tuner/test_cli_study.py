@@ -1,12 +1,18 @@
 """Whole studies on a simulated card: what they leave, what they print, and that they repeat."""
 
+import itertools
 import json
+import os
 import shlex
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
+from engine.executor.base import StepResult
+from engine.executor.simulated import SimulatedExecutor
+from engine.scheduler.plan import StepPlan
 from tests.tuner.small_studies import (
     ENGINE,
     FEW_SEATS,
@@ -202,6 +208,25 @@ def test_default_folder_is_new_each_time(tune: Tune, tmp_path: Path) -> None:
     for _ in range(2):
         assert tune("bench", *SMALL, "--rate", "4", "--window", "5s").code == 0
     assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_an_interrupted_bench_keeps_what_it_measured(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute, steps = SimulatedExecutor.execute, itertools.count()
+
+    def execute_then_interrupt(executor: SimulatedExecutor, plan: StepPlan) -> StepResult:
+        if next(steps) == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+        return execute(executor, plan)
+
+    monkeypatch.setattr(SimulatedExecutor, "execute", execute_then_interrupt)
+    assert tune("bench", *SMALL, "--rate", "4", "--out", "b").code == 130
+    meta = read_json(tmp_path / "b" / "run.json")
+    assert meta["stopped_early"] == "interrupted"
+    assert meta["validity"]["valid"] is False
+    assert (tmp_path / "b" / "report.html").is_file()
+    assert RunRecord.load(tmp_path / "b").iteration_records()
 
 
 @pytest.mark.parametrize("slo", [SLO, ()], ids=["with objective", "without"])

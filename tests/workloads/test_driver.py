@@ -58,7 +58,7 @@ def test_the_schedule_waits_for_no_answer(make_engine):
 
 
 def test_load_goes_on_until_the_window_has_ended(make_engine):
-    result = drive(make_engine(step_ms=50), plan_of())
+    result = drive(make_engine(step_ms=200), plan_of())
     last_end = max(r.t_end for r in window_of(result))
     cooldown = [r for r in result.requests if r.phase == "cooldown"]
     assert cooldown

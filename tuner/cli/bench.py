@@ -4,17 +4,20 @@ import datetime
 
 from engine.errors import UserError
 from tuner.cli.output import new_folder, print_json, print_summary, require_writable
-from tuner.cli.tune import TuneArguments
+from tuner.cli.tune import INTERRUPTED_CODE, TuneArguments
+from tuner.interrupt import deferred_interrupts
 from tuner.progress import ProgressDisplay
 from tuner.settings import Settings
 from tuner.targets.bundled import BundledTarget, Load
+from workloads.early_stop import INTERRUPTED
 
 
 def run_bench(arguments: TuneArguments, *, out: str | None, as_json: bool) -> int:
     """Measure and write the run's folder with its reports.
 
     Returns:
-        Exit code 0, also when the SLO was missed: the measurement is the result. 1 when the run broke off.
+        Exit code 0, also when the SLO was missed: the measurement is the result. 1 when the run broke off,
+        130 when it was interrupted; what was measured is stored in each case.
 
     Raises:
         UserError: bad input.
@@ -36,12 +39,14 @@ def run_bench(arguments: TuneArguments, *, out: str | None, as_json: bool) -> in
     target = BundledTarget(arguments.target_options(), spec, settings, display.say)
     simulated = " (simulated)" if target.simulated else ""
     display.say(f"{target.source.name} on {target.executor.device_name}{simulated}, workload {spec.name}")
-    with display.live():
+    with display.live(), deferred_interrupts() as interrupted:
         update = display.run_started("bench")
-        measured = target.measure(settings, load, slo, stop_when_settled=False, on_progress=update)
-    if folder.exists():
-        folder.rmdir()
-    write_run(folder, measured.meta, measured.requests, measured.iterations)
+        measured = target.measure(
+            settings, load, slo, stop_when_settled=False, on_progress=update, should_stop=interrupted
+        )
+        if folder.exists():
+            folder.rmdir()
+        write_run(folder, measured.meta, measured.requests, measured.iterations)
     files = write_reports(folder)
     if as_json:
         print_json(measured.meta | {"folder": str(folder), "report": str(files[0])})
@@ -50,4 +55,4 @@ def run_bench(arguments: TuneArguments, *, out: str | None, as_json: bool) -> in
     if measured.error:
         display.say(f"the run broke off: {measured.error}; what it had measured is in {folder}")
         return 1
-    return 0
+    return INTERRUPTED_CODE if measured.meta["stopped_early"] == INTERRUPTED else 0

@@ -66,7 +66,7 @@ def tune(
         typer.Option(
             help="Wall time for everything after loading, e.g. 20m.",
             rich_help_panel="The search",
-            show_default="8m, unless --trials is given",
+            show_default="9m, unless --trials is given",
         ),
     ] = None,
     trials: Annotated[
@@ -83,7 +83,7 @@ def tune(
         typer.Option(
             help="Measured part of each run.",
             rich_help_panel="The run",
-            show_default="budget / 24, from 10s to 60s",
+            show_default="budget / 27, from 10s to 60s",
         ),
     ] = None,
     warmup: opt.Warmup = None,

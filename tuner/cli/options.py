@@ -101,7 +101,7 @@ Set = Annotated[
 Seed = Annotated[int, typer.Option(min=0, help="Of arrivals, lengths, prompts and the search.", rich_help_panel=_RUN)]
 Warmup = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option(help="Load before the window.", rich_help_panel=_RUN, show_default="a quarter of it, at least 3s"),
+    typer.Option(help="Load before the window.", rich_help_panel=_RUN, show_default="0.4 of the window, at least 3s"),
 ]
 DrainTimeout = Annotated[
     str, typer.Option(help="How long after the window its requests may take.", rich_help_panel=_RUN)

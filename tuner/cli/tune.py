@@ -25,10 +25,11 @@ from tuner.units import parse_bytes, parse_duration_s
 from workloads.slo import Slo, parse_goodput, parse_slo
 from workloads.spec import WorkloadSpec, load_spec
 
-INTERRUPTED = 130
-DEFAULT_BUDGET = "8m"
+INTERRUPTED_CODE = 130
+DEFAULT_BUDGET = "9m"
 DEFAULT_SIMULATED_TRIALS = 40
-WINDOWS_PER_BUDGET = 24
+WINDOWS_PER_BUDGET = 27
+WARMUP_SHARE = 0.4
 WINDOW_LIMITS_S = (10.0, 60.0)
 
 
@@ -104,7 +105,7 @@ class TuneArguments:
             low, high = WINDOW_LIMITS_S
             window_s = high if budget_s is None else min(high, max(low, budget_s / WINDOWS_PER_BUDGET))
         if self.warmup is None:
-            warmup_s = max(3.0, window_s / 4)
+            warmup_s = max(3.0, WARMUP_SHARE * window_s)
         else:
             warmup_s = 0.0 if self.warmup.strip() in ("0", "0s") else parse_duration_s("--warmup", self.warmup)
         return RunLengths(warmup_s, window_s, parse_duration_s("--drain-timeout", self.drain_timeout))
@@ -159,7 +160,7 @@ def run_study(arguments: TuneArguments, *, out: str | None, resume: str | None, 
     except KeyboardInterrupt:
         write_reports(store.path)
         display.say(f"interrupted; everything measured is stored: tune --resume {store.path} goes on")
-        return INTERRUPTED
+        return INTERRUPTED_CODE
     except UserError:
         if store.record["trials"] and any(t["runs"] for t in store.record["trials"]):
             write_reports(store.path)

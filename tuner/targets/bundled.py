@@ -145,10 +145,14 @@ class BundledTarget:
         *,
         stop_when_settled: bool = True,
         on_progress: Callable[[Progress], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
     ) -> Measured:
         """Run one load under one setting.
 
         A run that breaks off is returned with its error and what it had measured; the engine is usable again.
+
+        Args:
+            stop_when_settled, on_progress, should_stop: see `workloads.driver.drive`.
 
         Raises:
             KVCacheTooSmall: the settings leave no room for one longest request.
@@ -175,13 +179,11 @@ class BundledTarget:
                 drain_timeout_s=load.drain_timeout_s,
                 stop_when_settled=stop_when_settled,
                 on_progress=on_progress,
+                should_stop=should_stop,
             )
         except DriveError as failure:
             result, error = failure.partial, str(failure)
             self._recover(settings)
-        except BaseException:
-            self.engine.reset()
-            raise
         meta = self._describe(settings, load, slo, result, plan, error)
         return Measured(meta, result.requests, result.iterations, error)
 
