@@ -58,9 +58,10 @@ class OpenLoop(Arrivals):
             start, end = self.work_until(start_s), self.work_until(start_s + length_s)
             count = round(rate * end) - round(rate * start)
             reached = np.cumsum(self.gaps(rng, count + 1))
-            for share in (reached[:-1] / reached[-1]).tolist():
-                yield round(self.seconds(start + share * (end - start)) * 1e9)
             start_s += length_s
+            last_ns = round(start_s * 1e9) - 1  # a last gap may be too short for a nanosecond
+            for share in (reached[:-1] / reached[-1]).tolist():
+                yield min(round(self.seconds(start + share * (end - start)) * 1e9), last_ns)
         arrived = rate * self.work_until(start_s)
         while True:
             for gap in self.gaps(rng, _BATCH).tolist():
