@@ -158,18 +158,28 @@ def _cannot_tell(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[
 
 def _default_is_best(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
     others = sum(trial.get("kind") == "search" for trial in folder.study["trials"])
-    held = request_rate((folder.study["best"] or {}).get("rate"))
+    held = _default_holds(folder)
     if not others:
         return (
-            f"No other settings were tried, the budget was too short for that; the default ones hold {held}. Give the "
+            f"No other settings were tried, the budget was too short for that; the default ones {held}. Give the "
             "study more time.",
             Tone.WARN,
         )
     return (
         f"The default settings are best here: none of {count(others)} others tried gave more goodput within "
-        f"{text(folder.study.get('slo'))}; they hold {held}.",
+        f"{text(folder.study.get('slo'))}; they {held}.",
         Tone.NEUTRAL,
     )
+
+
+def _default_holds(folder: StudyFolder) -> str:
+    """How sure it is that the default settings hold their rate, by the verdict over the confirmation runs."""
+    rate = request_rate((folder.study["best"] or {}).get("rate"))
+    side = baseline_side(folder)
+    state = (side.verdict or {}).get("state") if side is not None else None
+    if state == "infeasible":
+        return f"held {rate} in the search, but missed it when measured again"
+    return f"hold about {rate}, which the runs leave undecided" if state == "undecided" else f"hold {rate}"
 
 
 def _unconfirmed(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
