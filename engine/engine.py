@@ -2,6 +2,7 @@
 
 from engine.clock import Clock
 from engine.config import CacheConfig, SchedulerConfig
+from engine.errors import RequestRefused
 from engine.executor.base import Executor, MemoryProfile, StepResult
 from engine.kv_cache.manager import KVCacheManager
 from engine.kv_cache.sizing import KVBudget
@@ -49,7 +50,14 @@ class Engine:
         return self.scheduler.has_work
 
     def add_request(self, request: Request) -> None:
-        """Queue a request; see `Scheduler.add` for what is refused."""
+        """Queue a request.
+
+        Raises:
+            RequestRefused: a token outside the vocabulary, or what `Scheduler.add` refuses.
+        """
+        vocab_size = self.executor.vocab_size
+        if min(request.prompt_token_ids) < 0 or max(request.prompt_token_ids) >= vocab_size:
+            raise RequestRefused(f"the prompt holds token ids outside the vocabulary, 0 to {vocab_size - 1}")
         self.scheduler.add(request)
 
     def abort(self, request_id: str) -> bool:
@@ -125,18 +133,27 @@ class Engine:
         Raises:
             RuntimeError: the engine has work.
             KVCacheTooSmall: the memory left cannot hold one request of `max_model_len` tokens.
+            OutOfDeviceMemory: the device has less than the settings ask for.
         """
         if self.has_work:
             raise RuntimeError("reconfigure needs an idle engine: finish or abort its requests first")
         self._configure(scheduler or self.scheduler_config, cache or self.cache_config)
 
     def reset(self) -> None:
-        """Drop every request, whatever state a failed step left, and the prefix cache. Settings stay."""
+        """Drop every request, whatever state a failed step left, and the prefix cache; count iterations afresh.
+
+        Settings stay. After a step that raised, this is what makes the engine usable again.
+        """
         self._make_scheduler()
 
     def _configure(self, scheduler: SchedulerConfig, cache: CacheConfig) -> None:
-        budget, num_blocks = self._size_cache(scheduler, cache)
-        self.executor.allocate_kv(num_blocks, cache.block_size)
+        try:
+            budget, num_blocks = self._size_cache(scheduler, cache)
+            self.executor.allocate_kv(num_blocks, cache.block_size)
+        except Exception:
+            if self.num_blocks:
+                self.executor.allocate_kv(self.num_blocks, self.cache_config.block_size)
+            raise
         self.scheduler_config, self.cache_config = scheduler, cache
         self.kv_budget, self.num_blocks = budget, num_blocks
         self._make_scheduler()

@@ -32,7 +32,7 @@ class SamplingParams:
         temperature: 0 for greedy.
         top_k: keep the k likeliest tokens; 0 keeps all.
         top_p: keep the smallest set of likeliest tokens whose probability reaches p, in (0, 1].
-        seed: seed of this request's own random stream; None draws one.
+        seed: seed of this request's own random stream; None takes one from the engine's seed and the request's id.
         ignore_eos: go on until `max_tokens` whatever is sampled.
         stop_token_ids: tokens that end the request, beside the model's own end-of-sequence.
 
@@ -49,9 +49,9 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
+        if not isinstance(self.max_tokens, int) or self.max_tokens < 1:
             raise UserError(f"max_tokens={self.max_tokens} is not possible: ask for at least 1")
-        if self.temperature < 0:
+        if not 0 <= self.temperature < float("inf"):
             raise UserError(f"temperature={self.temperature} is not possible: it is 0 (greedy) or more")
         if self.top_k < 0:
             raise UserError(f"top_k={self.top_k} is not possible: it is 0 (off) or more")

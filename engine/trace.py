@@ -21,7 +21,7 @@ class IterationRecord:
         recomputed_tokens: tokens of this step that had been computed before.
         schedule_time_ns: planning the step and taking in its results, on the host.
         execute_time_ns: the executor's share.
-        device_time_ns: busy time of the device; None where it cannot be told (CPU).
+        device_time_ns: from the first to the last of the step's work on the device; None where it cannot be told (CPU).
         gap_ns: device idle before this step, since the end of the one before; 0 for the first.
     """
 

@@ -258,6 +258,11 @@ class _ReferenceStep:
                 query[:, :, begin:end],
                 keys[:, :, seen],
                 values[:, :, seen],
-                attn_mask=self._backend.tile_bias(end - begin, before)[:, seen],
+                attn_mask=self._mask(end - begin, before, seen),
                 enable_gqa=True,
             )
+
+    def _mask(self, rows: int, before: int, seen: slice) -> torch.Tensor:
+        bias = self._backend.tile_bias(rows, before)[:, seen]
+        # The CUDA kernels want the mask's first element aligned, which a slice of a wider matrix may not be.
+        return bias if self._spec.device.type == "cpu" else bias.contiguous()

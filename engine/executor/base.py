@@ -13,7 +13,8 @@ class StepResult:
 
     Attributes:
         token_ids: one per scheduled request whose `samples` is true, in the plan's order.
-        device_time_ns: busy time of the device; None where it cannot be told.
+        device_time_ns: from the first to the last of the step's work on the device, launch gaps between its kernels
+            included; None where it cannot be told.
     """
 
     token_ids: list[int]
@@ -44,12 +45,14 @@ class Executor(Protocol):
         device_name: for people, e.g. `NVIDIA H200` or `CPU (AMD EPYC, 2 threads)`.
         simulated: no real device ran; everything that comes out must say so.
         max_model_len: longest request in tokens.
+        vocab_size: token ids lie below it.
         eos_token_ids: tokens that end a request unless `ignore_eos`.
     """
 
     device_name: str
     simulated: bool
     max_model_len: int
+    vocab_size: int
     eos_token_ids: tuple[int, ...]
 
     @property

@@ -19,6 +19,9 @@ _DTYPES: dict[str, torch.dtype] = {
     "float16": torch.float16,
 }
 
+# What the CPU's allocator, the CUDA driver and cuBLAS say where torch raises no error of its own kind.
+_OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
 
 def resolve_device(name: str) -> torch.device:
     """`cpu`, `cuda` or `cuda:N` as a device that is there.
@@ -96,7 +99,7 @@ def memory_errors_translated(device: torch.device, doing: str) -> Iterator[None]
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(s in str(error) for s in _OUT_OF_MEMORY)
 
 
 def _cpu_model() -> str:

@@ -14,7 +14,7 @@ PROFILE_BLOCK_SIZE = 16
 # one takes more time, but hardly more memory.
 _DECODE_CONTEXT = 512
 # A chunk at the very end of the longest sequence: it reads the largest context and needs the largest mask.
-_LATE_CHUNK_TOKENS = 64
+_LATE_CHUNK_TOKENS = 256
 # The layers run one after another and give back what they take, so on the CPU one whole layer and the last one
 # (which drops the rows that do not sample) show the peak of all.
 CPU_PROFILE_LAYERS = 2

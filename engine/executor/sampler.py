@@ -76,8 +76,21 @@ def _draw_whole(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sequence[
 
 
 def _draw_cut(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sequence[SamplingParams]) -> torch.Tensor:
-    probabilities, token_ids = _truncate(logits, sampling)
-    return token_ids.gather(1, _invert(probabilities, uniform))[:, 0]
+    vocab = logits.shape[-1]
+    tokens = torch.empty(len(sampling), dtype=torch.int64, device=logits.device)
+    # Equal logits, common in 16 bits, are ordered by how many are asked for; so a row's width follows from its own
+    # request alone, and a neighbour cannot change its draw.
+    widths = [min(max(_NUCLEUS_GUESS, s.top_k), vocab) for s in sampling]
+    left = [(width, [row for row, w in enumerate(widths) if w == width]) for width in sorted(set(widths))]
+    while left:
+        width, rows = left.pop()
+        index = torch.tensor(rows, device=logits.device)
+        part = [sampling[row] for row in rows]
+        probabilities, token_ids, reaches = _truncate(logits.index_select(0, index), part, width)
+        tokens[index] = token_ids.gather(1, _invert(probabilities, uniform.index_select(0, index)))[:, 0]
+        if not reaches.all():
+            left.append((vocab, [row for row, enough in zip(rows, reaches.tolist(), strict=True) if not enough]))
+    return tokens
 
 
 def _invert(probabilities: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
@@ -91,27 +104,29 @@ def _invert(probabilities: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     return index.clamp_(max=probabilities.shape[-1] - 1)
 
 
-def _truncate(logits: torch.Tensor, sampling: Sequence[SamplingParams]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Apply top-k, then top-p.
+def _truncate(
+    logits: torch.Tensor, sampling: Sequence[SamplingParams], width: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Apply top-k, then top-p, to the `width` likeliest tokens.
 
     Returns:
-        Probabilities (0 for what is cut off) and token ids, `[rows, width]` each, the likeliest first.
+        Probabilities (0 for what is cut off) and token ids, `[rows, width]` each, the likeliest first; and whether
+        the nucleus of each row lies within them, bool `[rows]`.
     """
     vocab = logits.shape[-1]
     top_k = _column([min(s.top_k or vocab, vocab) for s in sampling], logits.device, torch.int64)
     # Rounding may take a cumulative sum to 1 before the last token, which a top-p of 1 must keep.
     top_p = _column([s.top_p if s.top_p < 1 else 2.0 for s in sampling], logits.device)
     whole_total = logits.logsumexp(dim=-1, keepdim=True)
-    width = min(max(_NUCLEUS_GUESS, *(s.top_k for s in sampling)), vocab)
-    while True:
-        values, token_ids = logits.topk(width, dim=-1) if width < vocab else logits.sort(dim=-1, descending=True)
-        by_top_k = torch.arange(width, device=logits.device) < top_k
-        values = values.masked_fill(~by_top_k, float("-inf"))
-        # Top-p counts in what top-k left; where that is everything, its total reaches beyond `width`.
-        total = torch.where(top_k < vocab, values.logsumexp(dim=-1, keepdim=True), whole_total)
-        probabilities = (values - total).exp()
-        cumulative = probabilities.cumsum(dim=-1)
-        if width == vocab or bool(((top_k <= width) | (cumulative[:, -1:] >= top_p)).all()):
-            # A token stays when those before it do not reach p, so the first always does.
-            return probabilities.masked_fill_(cumulative - probabilities >= top_p, 0), token_ids
-        width = vocab
+    values, token_ids = logits.topk(width, dim=-1) if width < vocab else logits.sort(dim=-1, descending=True)
+    by_top_k = torch.arange(width, device=logits.device) < top_k
+    values = values.masked_fill(~by_top_k, float("-inf"))
+    # Top-p counts in what top-k left; where that is everything, its total reaches beyond `width`.
+    total = torch.where(top_k < vocab, values.logsumexp(dim=-1, keepdim=True), whole_total)
+    probabilities = (values - total).exp()
+    cumulative = probabilities.cumsum(dim=-1)
+    reaches = (top_k <= width) | (cumulative[:, -1:] >= top_p) | (width == vocab)
+    # A token stays when those before it do not reach p; the first always does.
+    cut = cumulative - probabilities >= top_p
+    cut[:, 0] = False
+    return probabilities.masked_fill_(cut, 0), token_ids, reaches[:, 0]

@@ -58,6 +58,7 @@ class SimulatedExecutor:
         self.arch = arch
         self.device_name = device_name
         self.max_model_len = max_model_len
+        self.vocab_size = arch.vocab_size
         self._step_time = step_time
         self._device_memory_bytes = device_memory_bytes
         self._bytes_per_element = bytes_per_element

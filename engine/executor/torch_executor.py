@@ -178,6 +178,10 @@ class TorchExecutor:
         """
         size = (max_num_batched_tokens, max_num_seqs)
         if size not in self._profiles:
+            if self._device.type == "cuda":
+                # A large step may need the memory that the cache of the settings before it still holds.
+                self._kv = None
+                torch.cuda.empty_cache()
             doing = f"measuring a step of {max_num_batched_tokens} tokens for {max_num_seqs} requests"
             with memory_errors_translated(self._device, doing), torch.inference_mode():
                 self._profiles[size] = self._measure(largest_step(*size, self.max_model_len))

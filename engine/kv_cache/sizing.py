@@ -42,7 +42,7 @@ class KVBudget:
         if self.num_blocks >= needed:
             return self.num_blocks
         taken = self.weights + self.other + self.peak_activation
-        # Rounded up to a setting a person would type; one more part in a thousand hides the rounding of the product.
+        # Rounded up to a setting a person would type; the millionth keeps the product from rounding below it.
         smallest = math.ceil((taken + needed * self.bytes_per_block) / self.total * 1000 + 1e-6) / 1000
         fits = self.num_blocks * block_size
         remedy = (

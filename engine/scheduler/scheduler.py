@@ -57,8 +57,10 @@ class Scheduler:
 
         Raises:
             RequestRefused: it can never fit into the KV pool or the model's length.
-            UserError: its id belongs to a live request.
+            UserError: its id belongs to a live request, or it has been here before.
         """
+        if request.status is not RequestStatus.WAITING or request.history:
+            raise UserError(f"request_id={request.request_id!r} has been queued before: make a new Request")
         self._refuse_if_hopeless(request)
         if request.request_id in self._requests:
             raise UserError(f"request_id={request.request_id!r} belongs to a request that has not ended yet")
@@ -90,8 +92,8 @@ class Scheduler:
                 # The executor still writes to its blocks; finish_step gives them back.
                 self._end(request, FinishReason.ABORT)
                 return True
-            self.kv.free(request)
             self._end(request, FinishReason.ABORT)
+            self.kv.free(request)
         else:
             self._end(request, FinishReason.ABORT)
             self.waiting.discard(request)
@@ -232,8 +234,8 @@ class Scheduler:
             request.token_ids.append(token)
             reason = self._finish_reason(request, token)
             if reason is not None:
-                self.kv.free(request)
                 self._end(request, reason)
+                self.kv.free(request)
                 ended = True
             events.append(TokenEvent(request.request_id, (token,), now_ns, reason))
         if ended:

@@ -149,8 +149,8 @@ def test_the_measured_step_has_the_asked_size(tokens: int, seats: int) -> None:
 
 
 def test_the_measured_step_has_no_more_than_its_seats_can_hold() -> None:
-    scheduled = largest_step(5000, 3, 256)
-    assert sorted(s.num_tokens for s in scheduled) == [64, 256, 256]
+    scheduled = largest_step(5000, 3, 300)
+    assert sorted(s.num_tokens for s in scheduled) == [256, 300, 300]
 
 
 def test_profiling_is_remembered_and_grows_with_the_step() -> None:

@@ -91,6 +91,21 @@ def test_neighbours_do_not_change_a_draw(seed: int, order: list[int], outputs: i
     assert together == [alone[i] for i in order]
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_neighbour_that_wants_more_tokens_does_not_reorder_equal_16_bit_logits(seed: int) -> None:
+    rows = logits(4, seed, vocab=2000).bfloat16()
+    kinds: list[dict[str, Any]] = [{"top_k": 50, "top_p": 0.5}, {"top_p": 0.99999}, {"top_k": 1000}, {"top_k": 300}]
+    for outputs in range(30):
+        requests = [request(str(i), outputs, seed=seed + i, **kind) for i, kind in enumerate(kinds)]
+        alone = Sampler(0).sample(rows[:1], requests[:1])[0]
+        assert Sampler(0).sample(rows, requests)[0] == alone
+
+
+def test_the_smallest_top_p_leaves_the_likeliest_token() -> None:
+    rows = logits(1, 4, vocab=2000)
+    assert Sampler(0).sample(rows, [request(top_p=1e-300, seed=3)]) == rows.argmax(-1).tolist()
+
+
 def test_the_stream_goes_by_seed_and_number_of_outputs() -> None:
     row = torch.zeros(1, 1000)
     sample = Sampler(0).sample

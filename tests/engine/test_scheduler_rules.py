@@ -86,7 +86,7 @@ def test_history_tells_queue_admission_chunks_preemption_and_end() -> None:
         ("preempted", 4, 1),
         ("admitted", 4, 3),
         ("chunk", 5, 3),
-        ("finished", 3, 0),
+        ("finished", 3, 3),
     ]
     assert (second.num_preemptions, second.num_recomputed_tokens) == (1, 0)
 
@@ -104,3 +104,18 @@ def test_tokens_computed_twice_are_counted_once_each_time() -> None:
         scheduler.finish_step(plan, StepResult([1] * sum(s.samples for s in plan.scheduled)))
     assert victim.num_preemptions == 1
     assert recomputed == victim.num_recomputed_tokens == 8
+
+
+def test_a_request_that_was_queued_before_is_refused() -> None:
+    scheduler = make()
+    request = ask(max_tokens=1)
+    scheduler.add(request)
+    run_step(scheduler)
+    with pytest.raises(UserError, match="queued before"):
+        scheduler.add(request)
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": float("nan")}, {"max_tokens": 1.5}, {"max_tokens": 0}])
+def test_sampling_that_cannot_be_is_refused(sampling: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="is not possible"):
+        SamplingParams(**sampling)

@@ -27,6 +27,7 @@ class FixedStepExecutor:
         self._time = VirtualClock(start_ns=5 * S)
         self.clock: Clock = self._time
         self.max_model_len = max_model_len
+        self.vocab_size = 10**9
         self.fail_after_steps: int | None = None
         self._step_ns = step_ns
         self._steps = 0
