@@ -149,6 +149,8 @@ def _worse(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, T
 
 
 def _cannot_tell(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
+    if confirmation.get("gain") is None:
+        return f"{KEEP_DEFAULTS}: those found missed the SLO when they were measured again.", Tone.WARN
     return (
         f"Cannot tell whether the settings found beat the default ones, {_gain(confirmation)}. {KEEP_DEFAULTS}, or "
         "give the study more time.",

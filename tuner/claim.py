@@ -149,7 +149,8 @@ def compare(baseline: Side, winner: Side, seed: int, ceiling: Ceiling | None = N
         gains = ours / theirs - 1.0
     gains = gains[np.isfinite(gains)]
     gain = low = high = None
-    if baseline.goodput > 0 and len(gains):
+    # A winner that misses the SLO has nothing to claim, and its runs may have been cut short by their misses.
+    if winner.meets and baseline.goodput > 0 and len(gains):
         gain = winner.goodput / baseline.goodput - 1.0
         low, high = (float(np.quantile(gains, q)) for q in (0.025, 0.975))
         if ceiling is not None:

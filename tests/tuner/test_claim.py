@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tuner import claim
-from tuner.claim import Side, compare
+from tuner.claim import Ceiling, Side, compare
 from tuner.settings import Settings
 from tuner.store import Run
 
@@ -155,3 +155,30 @@ def test_the_record_holds_what_study_json_promises() -> None:
     for label in ("baseline", "winner"):
         assert set(verdict[label]) == promised
         assert verdict[label]["goodput_low"] <= verdict[label]["goodput"] <= verdict[label]["goodput_high"]
+
+
+def test_a_winner_that_misses_the_slo_claims_nothing() -> None:
+    rng = np.random.default_rng(0)
+    verdict = compare(make_side(drawn(rng, 0.9)), make_side(drawn(rng, 0.5), meets=False), 0)
+    assert verdict["verdict"] == "cannot tell"
+    assert (verdict["gain"], verdict["gain_low"], verdict["gain_high"]) == (None, None, None)
+
+
+def test_a_lead_within_the_defaults_bracket_is_not_claimed_unless_the_default_is_proven_to_miss() -> None:
+    always = ((True,) * 100,) * 2
+    default, winner = make_side(always, rate=4.0), make_side(always, rate=4.4)
+    open_bracket = compare(default, winner, 0, Ceiling(4.4, proven=False))
+    assert open_bracket["verdict"] == "cannot tell"
+    assert open_bracket["gain"] == pytest.approx(0.1)
+    assert open_bracket["gain_low"] == pytest.approx(0.0)
+    proven = compare(default, winner, 0, Ceiling(4.4, proven=True))
+    assert proven["verdict"] == "better"
+    assert proven["gain_low"] >= 0.0
+
+
+def test_a_lead_beyond_the_defaults_bracket_is_better() -> None:
+    always = ((True,) * 100,) * 2
+    verdict = compare(make_side(always, rate=4.0), make_side(always, rate=6.0), 0, Ceiling(4.5, proven=False))
+    assert verdict["verdict"] == "better"
+    assert verdict["gain"] == pytest.approx(0.5)
+    assert verdict["gain_low"] == pytest.approx(6.0 / 4.5 - 1)
