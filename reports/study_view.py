@@ -251,7 +251,7 @@ def _reason(trial: Mapping[str, Any]) -> str:
     if trial.get("error"):
         return text(trial["error"])
     constraint = trial.get("constraint")
-    if trial["state"] == "infeasible":
+    if trial["state"] == "infeasible" and (constraint or 0) > 0:
         rates = [run["rate"] for run in trial["runs"] if is_known(run.get("rate"))]
         at = f" at {request_rate(min(rates))}" if rates else ""
         missed = f", short by {percent(constraint)}" if is_known(constraint) else ""

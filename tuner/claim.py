@@ -27,6 +27,7 @@ class Side:
         rate: requests per second; None for a closed loop.
         good: per run, whether each window request was good, in order of arrival.
         meets, verdict: the SLO over all runs together.
+        distrust: why runs of it cannot be trusted; empty when all can.
     """
 
     settings: Settings
@@ -37,6 +38,7 @@ class Side:
     meets: bool
     verdict: dict[str, Any]
     summary: dict[str, Any]
+    distrust: str = ""
 
     @property
     def goodput(self) -> float:
@@ -87,6 +89,7 @@ def make_side(store: StudyStore, settings: Settings, runs: Sequence[Run], slo: S
         meets=verdict.meets,
         verdict=verdict.to_dict(),
         summary=summarize(requests, iterations, window, slo),
+        distrust="; ".join(dict.fromkeys(run.distrust for run in runs if not run.is_valid)),
     )
 
 
@@ -99,7 +102,7 @@ def _is_good(record: RequestRecord) -> bool:
 
 
 def bootstrap_good(runs: Sequence[Sequence[bool]], rng: "np.random.Generator") -> "np.ndarray":
-    """Number of good requests in resamples of each run, summed over the runs, int64 `[samples]`.
+    """Number of good requests in resamples of each run, summed over the runs, float64 `[samples]`.
 
     Blocks (Künsch, Annals of Statistics 17(3), 1989), since requests that are served together succeed and fail
     together; on a circle (Politis and Romano, "A circular block-resampling procedure", 1992), since in a short run the
@@ -109,15 +112,17 @@ def bootstrap_good(runs: Sequence[Sequence[bool]], rng: "np.random.Generator") -
 
     totals = np.zeros(BOOTSTRAP_SAMPLES)
     for run in runs:
-        flags = np.asarray(run, dtype=np.int64)
-        n = len(flags)
-        if n == 0:
+        if not len(run):
             continue
+        # One good and one bad request more, after Agresti and Coull (The American Statistician 52(2), 1998): without
+        # them a run in which all were good would claim to know that all ever will be.
+        flags = np.append(np.asarray(run, dtype=np.int64), (1, 0))
+        n = len(flags)
         length = min(BLOCK_REQUESTS, n)
         num_blocks = -(-n // length)
         starts = rng.integers(0, n, size=(BOOTSTRAP_SAMPLES, num_blocks))
         picked = flags[(starts[:, :, None] + np.arange(length)) % n]  # [samples, blocks, length]
-        totals += picked.reshape(BOOTSTRAP_SAMPLES, -1)[:, :n].sum(axis=1)
+        totals += picked.reshape(BOOTSTRAP_SAMPLES, -1)[:, : len(run)].sum(axis=1)
     return totals
 
 
@@ -150,7 +155,9 @@ def compare(baseline: Side, winner: Side, seed: int, ceiling: Ceiling | None = N
     gains = gains[np.isfinite(gains)]
     gain = low = high = None
     # A winner that misses the SLO has nothing to claim, and its runs may have been cut short by their misses.
-    if winner.meets and baseline.goodput > 0 and len(gains):
+    # The same goes for a default that missed its own rate: its goodput there would flatter the winner.
+    cut_short = ceiling is not None and not baseline.meets
+    if winner.meets and not cut_short and baseline.goodput > 0 and len(gains):
         gain = winner.goodput / baseline.goodput - 1.0
         low, high = (float(np.quantile(gains, q)) for q in (0.025, 0.975))
         if ceiling is not None:
@@ -180,7 +187,8 @@ def _verdict(baseline: Side, winner: Side, low: float | None, high: float | None
     if not winner.meets:
         return "cannot tell"
     if low is None or high is None:
-        return "better" if winner.goodput > 0 else "cannot tell"
+        proven = baseline.goodput == 0 or (ceiling is not None and ceiling.proven)
+        return "better" if winner.goodput > 0 and proven else "cannot tell"
     if low > 0 or (ceiling is not None and ceiling.proven):
         return "better"
     if high < 0:
@@ -200,7 +208,8 @@ def _text(
     if not winner.meets:
         return f"Measured again{at}, the best setting of the search missed the SLO; its lead is not confirmed."
     if gain is None or low is None or high is None:
-        return f"Measured again{at}, the best setting met the SLO; the default had no good request to compare with."
+        why = "held no rate to compare it with" if baseline.goodput else "had no good request to compare with"
+        return f"Measured again{at}, the best setting met the SLO; the default {why}."
     text = f"Measured again in turn on fresh seeds: {gain:+.1%} goodput (95 % interval {low:+.1%} to {high:+.1%})"
     if ceiling is not None:
         text += f"; the default missed the SLO at {ceiling.rate:.3g} requests/s"

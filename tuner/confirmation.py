@@ -48,6 +48,10 @@ class Confirmation:
                 return unmeasured(
                     "skipped", "The budget left no time to measure winner and default again: no gain is claimed."
                 )
+            if distrust := winner.distrust or default.distrust:
+                return unmeasured(
+                    "cannot tell", f"The runs that measured again cannot be trusted ({distrust}): no gain is claimed."
+                )
             lower = self._step_below(rate, own_rate)
             if winner.meets or lower is None or not self._runner.has_time_for(lower, runs=2):
                 break
@@ -82,6 +86,8 @@ class Confirmation:
         if side is not None:
             claim["baseline"] = compare(side, side, self._seed)["baseline"]
             again = "they hold the SLO" if side.meets else "they missed the SLO: their limit lies a little lower"
+            if side.distrust:
+                again = f"by runs that cannot be trusted ({side.distrust})"
             claim["text"] += f" Measured again{at(side.rate)}, {again}."
         return claim
 

@@ -119,7 +119,7 @@ def describe(run: Run) -> str:
     parts = [
         "held" if run.held else "missed the SLO" if run.constraint > 0 else "not valid",
         f"{run.goodput:.3g} good requests/s",
-        "no request answered" if p95_ms is None else f"p95 TTFT {p95_ms:.0f} ms",
+        "no request completed" if p95_ms is None else f"p95 TTFT {p95_ms:.0f} ms",
     ]
     if run.meta["stopped_early"]:
         parts.append(run.meta["stopped_early"])

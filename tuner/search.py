@@ -3,7 +3,7 @@
 import shlex
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import KVCacheTooSmall, OutOfDeviceMemory, UserError
@@ -36,12 +36,15 @@ class StudyOptions:
         trials: most settings to try beside the baseline; None for no limit.
         seed: of the workload and of the sampler.
         command: the command line, to repeat it.
+        warmup_follows_service: lengthen the warm-up to the time that requests are served for; false where the user
+            has set it.
     """
 
     rate: float | None
     trials: int | None
     seed: int
     command: Sequence[str] = ()
+    warmup_follows_service: bool = True
 
 
 class Tuner:
@@ -78,6 +81,7 @@ class Tuner:
             study = self._search()
             self._save(importance=importance(study))
             self._save(confirmation=self._confirm())
+            self.store.save_best(self._best_record())
             self._save(state="complete")
         except KeyboardInterrupt:
             self._save(state="interrupted")
@@ -85,7 +89,6 @@ class Tuner:
         except Exception as error:
             self._save(state="failed", reason=str(error))
             raise
-        self.store.save_best(self._best_record())
 
     @property
     def best(self) -> Trial | None:
@@ -108,14 +111,10 @@ class Tuner:
             strategy = FixedRate(self.options.rate)
         # Where the time is short, a coarser idea of the default's limit is better than no search.
         self._measure(trial, strategy, keep_s=(1 - BASELINE_SHARE) * (self.budget.total_s or 0.0))
+        if trial.state == "failed" and trial.runs and trial.runs[-1].failure is None:
+            raise UserError(f"the baseline cannot be trusted ({trial.error}): give a longer --warmup or --window")
         if trial.state == "failed":
             raise UserError(f"the baseline failed, so there is nothing to improve on: {trial.error}")
-        distrusted = [r for r in trial.runs if r.constraint <= 0 and not r.is_valid]
-        if not trial.held and distrusted:
-            raise UserError(
-                f"the baseline met the SLO only in runs that cannot be trusted ({distrusted[-1].distrust}): give a "
-                "longer --warmup or --window"
-            )
         if not trial.held:
             rate = trial.decisive.rate if trial.decisive else None
             self.display.say(f"the default settings do not meet {self.runner.slo}{at(rate)}; looking for some that do")
@@ -125,22 +124,19 @@ class Tuner:
         return self.options.rate is None and self.runner.target.spec.is_open_loop
 
     def _burst(self, settings: Settings) -> float:
-        """Requests per second of a burst, a first idea of the capacity."""
-        known = self.store.record.get("burst_rate")
-        if known is None:
+        """Requests per second of a burst, a first idea of the capacity; what it says of warm-ups is taken over."""
+        record = self.store.record
+        if record.get("burst_rate") is None:
             target = self.runner.target
             num_requests = BURST_REQUESTS["gpu" if target.on_gpu else "cpu"]
             self.display.say(f"sounding the capacity with {num_requests} requests at once")
-            try:
-                known = target.burst(settings, num_requests, self.options.seed)
-            except UserError:
-                raise
-            except Exception as error:
-                raise UserError(
-                    f"the baseline failed, so there is nothing to improve on: {type(error).__name__}: {error}"
-                ) from error
-            self._save(burst_rate=known)
-        return float(known)
+            rate, served_s = target.burst(settings, num_requests, self.options.seed)
+            self._save(burst_rate=rate, burst_served_s=served_s)
+        if self.options.warmup_follows_service:
+            # An engine that starts empty needs about the time of one request to be as full as it will be.
+            lengths = self.runner.lengths
+            self.runner.lengths = replace(lengths, warmup_s=max(lengths.warmup_s, record.get("burst_served_s", 0.0)))
+        return float(record["burst_rate"])
 
     # Search
 
@@ -246,6 +242,10 @@ class Tuner:
                 self._save()
                 if run.failure is not None:
                     trial.error = run.failure
+                    break
+                if run.constraint <= 0 and not run.held:
+                    # It tells neither that the rate was held nor that it was missed.
+                    trial.error = f"not valid: {run.distrust}"
                     break
                 strategy.record(rate or 0.0, held=run.held)
         except (KVCacheTooSmall, OutOfDeviceMemory) as error:

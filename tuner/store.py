@@ -184,7 +184,8 @@ class StudyStore:
 
     def add_run(self, label: str, measured: Measured) -> Run:
         """Write a run's folder, numbered in order."""
-        number = 1 + max((int(Path(r.path).name.split("-")[0]) for r in self._runs), default=0)
+        numbers = (Path(r.path).name.partition("-")[0] for r in self._runs)
+        number = 1 + max((int(n) for n in numbers if n.isdecimal()), default=0)
         relative = f"{RUNS_FOLDER}/{number:03d}-{label}"
         write_run(self.path / relative, measured.meta, measured.requests, measured.iterations)
         run = Run(relative, measured.meta)

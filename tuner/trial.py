@@ -72,6 +72,6 @@ class Trial:
 def outcome(trial: Trial) -> tuple[float, float]:
     """Value and constraint for Optuna. A trial that failed served nobody: goodput 0, and the SLO fully missed."""
     run = trial.decisive
-    if run is None or trial.state == "failed":
+    if run is None or run.failure is not None:
         return 0.0, 1.0
     return run.goodput, run.constraint if run.held else max(run.constraint, 1e-6)

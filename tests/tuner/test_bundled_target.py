@@ -77,8 +77,8 @@ def test_an_engine_that_does_not_recover_in_place_is_loaded_again(
     first = target.executor
     with monkeypatch.context() as context:
         fail_after(context, 20, RuntimeError("crash"))
-        # Before the run, after it has failed, and once the engine is loaded again.
-        outcomes = iter([None, RuntimeError("the device is lost"), None])
+        # Before the run; after it has failed, then for the settings before; once the engine is loaded again.
+        outcomes = iter([None, RuntimeError("the device is lost"), None, None])
 
         def allocate(*_: object) -> None:
             if (error := next(outcomes)) is not None:

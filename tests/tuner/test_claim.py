@@ -170,7 +170,7 @@ def test_a_lead_within_the_defaults_bracket_is_not_claimed_unless_the_default_is
     open_bracket = compare(default, winner, 0, Ceiling(4.4, proven=False))
     assert open_bracket["verdict"] == "cannot tell"
     assert open_bracket["gain"] == pytest.approx(0.1)
-    assert open_bracket["gain_low"] == pytest.approx(0.0)
+    assert -0.1 < open_bracket["gain_low"] < 0.0
     proven = compare(default, winner, 0, Ceiling(4.4, proven=True))
     assert proven["verdict"] == "better"
     assert proven["gain_low"] >= 0.0
@@ -181,4 +181,4 @@ def test_a_lead_beyond_the_defaults_bracket_is_better() -> None:
     verdict = compare(make_side(always, rate=4.0), make_side(always, rate=6.0), 0, Ceiling(4.5, proven=False))
     assert verdict["verdict"] == "better"
     assert verdict["gain"] == pytest.approx(0.5)
-    assert verdict["gain_low"] == pytest.approx(6.0 / 4.5 - 1)
+    assert 0.2 < verdict["gain_low"] < 6.0 / 4.5 - 1

@@ -8,7 +8,7 @@ from tuner.cli.tune import INTERRUPTED_CODE, TuneArguments
 from tuner.interrupt import deferred_interrupts
 from tuner.progress import ProgressDisplay
 from tuner.settings import Settings
-from tuner.targets.bundled import BundledTarget, Load
+from tuner.targets.bundled import BundledTarget
 from workloads.early_stop import INTERRUPTED
 
 
@@ -32,8 +32,7 @@ def run_bench(arguments: TuneArguments, *, out: str | None, as_json: bool) -> in
     if rate is None and spec.is_open_loop:
         raise UserError("tune bench measures at one rate: give --rate in requests per second, such as --rate 6")
     settings = Settings().override(arguments.set)
-    lengths = arguments.run_lengths(None)
-    load = Load(rate, arguments.seed, lengths.warmup_s, lengths.window_s, lengths.drain_timeout_s)
+    load = arguments.run_lengths(None).load(rate, arguments.seed)
     folder = new_folder(out, f"{datetime.date.today():%Y-%m-%d}-bench-{spec.name}")
     require_writable(folder)
     target = BundledTarget(arguments.target_options(), spec, settings, display.say)

@@ -56,7 +56,8 @@ def tune(
         typer.Option(
             "--search",
             metavar="NAME=RANGE",
-            help="Search NAME=low..high or NAME=a,b,c, in place of the default range or beside it.",
+            help="Search NAME=low..high or NAME=a,b,c, in place of the default range or beside it; a --set value is "
+            "where such a search starts from.",
             rich_help_panel="The search",
             show_default=False,
         ),

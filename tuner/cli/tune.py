@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -30,6 +31,8 @@ DEFAULT_BUDGET = "9m"
 DEFAULT_SIMULATED_TRIALS = 40
 WINDOWS_PER_BUDGET = 27
 WARMUP_SHARE = 0.4
+# Beyond them a run would take days, or the plan more memory than there is.
+RATE_LIMITS = (1e-4, 1e5)
 WINDOW_LIMITS_S = (10.0, 60.0)
 
 
@@ -82,8 +85,11 @@ class TuneArguments:
             rate = float(self.rate)
         except ValueError:
             rate = 0.0
-        if not 0 < rate < float("inf"):
-            raise UserError(f"--rate {self.rate!r} is not possible: give requests per second above 0, or auto")
+        if not RATE_LIMITS[0] <= rate <= RATE_LIMITS[1]:
+            raise UserError(
+                f"--rate {self.rate!r} is not possible: give requests per second above 0 ({RATE_LIMITS[0]:g} to "
+                f"{RATE_LIMITS[1]:g}), or auto"
+            )
         return rate
 
     def load_workload(self) -> WorkloadSpec:
@@ -103,7 +109,9 @@ class TuneArguments:
             window_s = parse_duration_s("--window", self.window)
         else:
             low, high = WINDOW_LIMITS_S
-            window_s = high if budget_s is None else min(high, max(low, budget_s / WINDOWS_PER_BUDGET))
+            # Simulated seconds cost next to nothing, so the budget need not set them.
+            follows_budget = budget_s is not None and not self.device.startswith("sim:")
+            window_s = min(high, max(low, (budget_s or 0.0) / WINDOWS_PER_BUDGET)) if follows_budget else high
         if self.warmup is None:
             warmup_s = max(3.0, WARMUP_SHARE * window_s)
         else:
@@ -151,7 +159,9 @@ def run_study(arguments: TuneArguments, *, out: str | None, resume: str | None, 
     budget = Budget(limits[0], store.record["elapsed_s"])
     display.time_left_s = lambda: budget.left_s
     runner = Runner(target, store, budget, display, slo, lengths)
-    options = StudyOptions(rate, limits[1], arguments.seed, store.record["options"]["command"])
+    options = StudyOptions(
+        rate, limits[1], arguments.seed, store.record["options"]["command"], arguments.warmup is None
+    )
     _say_what(runner)
     tuner = Tuner(runner, space, options)
     try:
@@ -159,7 +169,7 @@ def run_study(arguments: TuneArguments, *, out: str | None, resume: str | None, 
             tuner.run()
     except KeyboardInterrupt:
         write_reports(store.path)
-        display.say(f"interrupted; everything measured is stored: tune --resume {store.path} goes on")
+        display.say(f"interrupted; everything measured is stored: tune --resume {shlex.quote(str(store.path))} goes on")
         return INTERRUPTED_CODE
     except UserError:
         if store.record["trials"] and any(t["runs"] for t in store.record["trials"]):
@@ -224,7 +234,7 @@ def _new_record(
             "sampler": "tpe",
             "space": space.to_dict(),
             "arguments": asdict(arguments) | {"device": target.options.device, "model": target.options.model},
-            "command": ["tune", *sys.argv[1:]],
+            "command": ["tune", *_without_out(sys.argv[1:])],
         },
         "state": "running",
         "reason": None,
@@ -234,6 +244,16 @@ def _new_record(
         "best": None,
         "confirmation": None,
     }
+
+
+def _without_out(words: Sequence[str]) -> list[str]:
+    """The command line without its --out, whose folder exists by the time someone repeats it."""
+    kept, skip = [], False
+    for word in words:
+        if not skip and word != "--out" and not word.startswith("--out="):
+            kept.append(word)
+        skip = word == "--out"
+    return kept
 
 
 def _resumed_arguments(store: StudyStore, given: TuneArguments) -> TuneArguments:

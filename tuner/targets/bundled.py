@@ -202,10 +202,11 @@ class BundledTarget:
             self.executor.shutdown()
             self._load(settings)
 
-    def burst(self, settings: Settings, num_requests: int, seed: int) -> float:
-        """Serve requests that all arrive at once, and return how many it served per second.
+    def burst(self, settings: Settings, num_requests: int, seed: int) -> tuple[float, float]:
+        """Serve requests that all arrive at once: a first idea of capacity and service time. Warms the engine up too.
 
-        A first idea of the capacity, to start the search for a rate; it also warms the engine up.
+        Returns:
+            Requests served per second, and the mean time in seconds from a request's admission to its end.
         """
         from engine.request import Request, SamplingParams
 
@@ -214,13 +215,17 @@ class BundledTarget:
             self.spec, rate=1.0 if self.spec.is_open_loop else None, seed=seed,
             vocab_size=self.source.arch.vocab_size, warmup_s=0, window_s=1,
         )  # fmt: skip
-        for request, _ in zip(plan, range(num_requests), strict=False):
-            sampling = SamplingParams(max_tokens=request.max_tokens, temperature=0, ignore_eos=True)
-            self.engine.add_request(Request(f"burst-{request.index}", request.prompt_token_ids, sampling))
+        requests = []
+        for planned, _ in zip(plan, range(num_requests), strict=False):
+            sampling = SamplingParams(max_tokens=planned.max_tokens, temperature=0, ignore_eos=True)
+            requests.append(Request(f"burst-{planned.index}", planned.prompt_token_ids, sampling))
+            self.engine.add_request(requests[-1])
         start_ns = self.engine.clock.now_ns()
         while self.engine.has_work:
             self.engine.step()
-        return num_requests / ((self.engine.clock.now_ns() - start_ns) / 1e9)
+        events = [{event.kind: event.time_ns for event in request.history} for request in requests]
+        served_s = sum(times["finished"] - times["admitted"] for times in events) / 1e9 / num_requests
+        return num_requests / ((self.engine.clock.now_ns() - start_ns) / 1e9), served_s
 
     def smallest_utilization(self, settings: Settings, max_num_batched_tokens: int) -> float:
         """The least memory share with which one longest request fits beside a step of that many tokens."""
