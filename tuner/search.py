@@ -50,8 +50,7 @@ class StudyOptions:
 class Tuner:
     """Runs a study from its start, or from where it was interrupted, to its end.
 
-    The search is a deterministic function of the runs' outcomes, and a run that is in the folder already is not made
-    again: going on after an interruption means to start over and find everything done.
+    Finished trials are taken from the record, and a run that is in the folder already is not made again.
 
     Args:
         runner: makes and finds the runs.
@@ -130,7 +129,12 @@ class Tuner:
             target = self.runner.target
             num_requests = BURST_REQUESTS["gpu" if target.on_gpu else "cpu"]
             self.display.say(f"sounding the capacity with {num_requests} requests at once")
-            rate, served_s = target.burst(settings, num_requests, self.options.seed)
+            try:
+                rate, served_s = target.burst(settings, num_requests, self.options.seed)
+            except (UserError, OutOfDeviceMemory):
+                raise
+            except Exception as error:
+                raise UserError(f"the baseline failed, so there is nothing to improve on: {error}") from error
             self._save(burst_rate=rate, burst_served_s=served_s)
         if self.options.warmup_follows_service:
             # An engine that starts empty needs about the time of one request to be as full as it will be.

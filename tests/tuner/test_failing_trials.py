@@ -132,7 +132,8 @@ def assert_budget_kept(folder: Path, budget_s: float) -> None:
     assert study["elapsed_s"] <= budget_s
     sides = [side for label in ("baseline", "winner") if (side := study["confirmation"][label])]
     assert sides
-    assert all(len(side["runs"]) == 2 for side in sides)
+    # The default's own rate may be left to the search's run of it.
+    assert all(len(side["runs"]) in (1, 2) for side in sides)
 
 
 @pytest.mark.usefixtures("no_reports", "ten_second_runs")

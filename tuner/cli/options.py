@@ -36,7 +36,7 @@ Workload = Annotated[
 Arrival = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
-        help="In place of the workload's: poisson, gamma:burstiness=0.5, constant, spikes:..., closed:concurrency=8.",
+        help="In place of the workload's: poisson, gamma:burstiness=0.5, constant, spikes:..., closed:8.",
         rich_help_panel=_LOAD,
         show_default=False,
     ),
