@@ -79,7 +79,7 @@ def study_facts(folder: StudyFolder) -> tuple[Fact, ...]:
     of_default = {} if baseline is None else baseline.summary
     return (
         Fact("Goodput", request_rate(side.goodput), default(request_rate(baseline.goodput if baseline else None))),
-        Fact("Rate held", request_rate(side.rate), default(request_rate(baseline.rate if baseline else None))),
+        Fact("Offered rate", request_rate(side.rate), default(request_rate(baseline.rate if baseline else None))),
         Fact(
             "p95 TTFT",
             milliseconds(side.summary.get("p95_ttft_ms")),
@@ -146,7 +146,7 @@ def _settings_table(sides: Sequence[Side]) -> Table:
 def _result_table(sides: Sequence[Side]) -> Table:
     intervals = [interval(side.goodput_low, side.goodput_high, request_rate) for side in sides]
     rows = [
-        _result_row("Rate held", request_rate, [side.rate for side in sides]),
+        _result_row("Offered rate", request_rate, [side.rate for side in sides]),
         _result_row("Goodput", request_rate, [side.goodput for side in sides]),
     ]
     if any(cell != DASH for cell in intervals):

@@ -58,9 +58,9 @@ class Confirmation:
             self._runner.display.say(f"the winner missed the SLO{at(rate)}; trying a step lower")
             rate = lower
         ceiling = None
-        if own_rate is not None and rate is not None and not default.meets and own_rate < rate:
+        if winner.meets and not default.meets and own_rate is not None and rate is not None and own_rate < rate:
             # The default cannot hold the winner's rate: compare with what it delivers at its own.
-            proven = winner.meets and default.verdict["state"] == "infeasible"
+            proven = default.verdict["state"] == "infeasible"
             missed = [r.rate for r in baseline.runs if r.constraint > 0 and r.rate is not None and r.rate > own_rate]
             ceiling = Ceiling(min([*missed, rate]), proven)
             # Without time for that the search's own run stands in: the best of several, so it flatters the default.
