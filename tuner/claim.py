@@ -8,7 +8,7 @@ from tuner.settings import Settings
 from tuner.store import Run, StudyStore
 from workloads.metrics import Window, in_window, summarize
 from workloads.pool import pool
-from workloads.records import RequestRecord, RunRecord
+from workloads.records import RunRecord
 from workloads.slo import Slo
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def make_side(store: StudyStore, settings: Settings, runs: Sequence[Run], slo: S
         settings=settings,
         rate=runs[0].rate,
         runs=tuple(runs),
-        good=tuple(tuple(_is_good(r) for r in in_window(part[0])) for part in parts),
+        good=tuple(tuple(bool(r.good) for r in in_window(part[0])) for part in parts),
         duration_s=window.duration_s,
         meets=verdict.meets,
         verdict=verdict.to_dict(),
@@ -95,10 +95,6 @@ def make_side(store: StudyStore, settings: Settings, runs: Sequence[Run], slo: S
 
 def _window(meta: dict[str, Any]) -> Window:
     return Window(meta["window"]["start_ns"], meta["window"]["end_ns"])
-
-
-def _is_good(record: RequestRecord) -> bool:
-    return bool(record.good)
 
 
 def bootstrap_good(runs: Sequence[Sequence[bool]], rng: "np.random.Generator") -> "np.ndarray":
@@ -212,6 +208,6 @@ def _text(
         return f"Measured again{at}, the best setting met the SLO; the default {why}."
     text = f"Measured again in turn on fresh seeds: {gain:+.1%} goodput (95 % interval {low:+.1%} to {high:+.1%})"
     if ceiling is not None:
-        text += f"; the default missed the SLO at {ceiling.rate:.3g} requests/s"
-        text += " and was compared at its own rate" if baseline.meets else " and at its own rate too this time"
+        # A default that missed its own rate as well has left no gain to speak of above.
+        text += f"; the default missed the SLO at {ceiling.rate:.3g} requests/s and was compared at its own rate"
     return f"{text}."

@@ -1,7 +1,6 @@
 """Which device, what it is called, which number type on it, and what its lack of memory looks like."""
 
 import gc
-import platform
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ import psutil
 import torch
 
 from engine.errors import OutOfDeviceMemory, UserError
+from engine.host import cpu_name
 from engine.model.checkpoint import CheckpointDtype
 
 _DTYPES: dict[str, torch.dtype] = {
@@ -60,7 +60,7 @@ def describe_device(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
-    return f"CPU ({_cpu_model()}, {threads} thread{'s' if threads > 1 else ''})"
+    return f"CPU ({cpu_name()}, {threads} thread{'s' if threads > 1 else ''})"
 
 
 def available_host_bytes() -> int:
@@ -100,13 +100,6 @@ def memory_errors_translated(device: torch.device, doing: str) -> Iterator[None]
 
 def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(s in str(error) for s in _OUT_OF_MEMORY)
-
-
-def _cpu_model() -> str:
-    for line in _lines("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _lines(path: str) -> list[str]:

@@ -188,7 +188,8 @@ class BundledTarget:
         return Measured(meta, result.requests, result.iterations, error)
 
     def _reconfigure(self, settings: Settings) -> None:
-        self.engine.reset()
+        if self.engine.has_work:  # left by a step that failed
+            self.engine.reset()
         self.engine.reconfigure(scheduler=settings.scheduler(), cache=settings.cache())
 
     def _recover(self, settings: Settings) -> None:
