@@ -4,12 +4,18 @@ Frozen: a changed setting is a new object (`dataclasses.replace`), handed to `En
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from engine.errors import UserError
 
-SchedulingPolicy = Literal["fcfs", "priority"]
-POLICIES: tuple[SchedulingPolicy, ...] = ("fcfs", "priority")
+SchedulingPolicy = Literal["fcfs", "sjf", "priority", "tiered"]
+POLICIES: tuple[SchedulingPolicy, ...] = get_args(SchedulingPolicy)
+BatchingMode = Literal["continuous", "static", "dynamic"]
+BATCHING_MODES: tuple[BatchingMode, ...] = get_args(BatchingMode)
+PreemptionMode = Literal["recompute", "swap", "auto"]
+PREEMPTION_MODES: tuple[PreemptionMode, ...] = get_args(PreemptionMode)
+PreemptionVictim = Literal["auto", "last", "fewest_tokens", "lowest_priority"]
+PREEMPTION_VICTIMS: tuple[PreemptionVictim, ...] = get_args(PreemptionVictim)
 
 
 def _require(ok: bool, what: str, value: object, right: str) -> None:
@@ -26,31 +32,89 @@ def _require_int(what: str, value: object, low: int) -> None:
     )
 
 
+def _require_bool(what: str, value: object) -> None:
+    _require(isinstance(value, bool), what, value, "it is true or false")
+
+
+def _require_one_of(what: str, value: object, choices: tuple[str, ...]) -> None:
+    _require(value in choices, what, value, f"choose one of {', '.join(choices)}")
+
+
+def _require_seconds(what: str, value: object) -> None:
+    ok = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+    _require(ok, what, value, "it is a number of seconds, 0 for off")
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Who runs in a step.
+    """Who runs in a step, who waits, who is turned away, and who makes room.
+
+    0 switches off whatever is a limit, and every time is in seconds.
 
     Attributes:
         max_num_seqs: seats; the most requests that run at once.
         max_num_batched_tokens: token budget of one step, prefill and decode together.
         chunk_size: most tokens one request may compute in a step, 0 for no such limit
             (vLLM's `long_prefill_token_threshold`).
-        policy: order of the waiting queue, `fcfs` or `priority` (lower value first).
+        policy: order of the waiting queue. `fcfs`: of arrival. `sjf`: least remaining work first. `priority`: lower
+            priority value first. `tiered`: by priority value, least remaining work first within one.
+        aging: seconds of waiting that lift a request past one priority value, or under `sjf` past the whole range of
+            sizes. Without it (0), all policies but `fcfs` let requests starve.
+        short_first_tokens: prompts of up to so many tokens go to the head of their class.
+        retried_first: so do requests that were preempted, or sent again after they had been turned away.
+        batching: `continuous`: requests come and go at every step. `static`: a batch is formed of those that wait,
+            and the next one when all of it has left. `dynamic`: likewise, but a batch may wait to grow. The latter
+            two do not mix prefill and decode in a step.
+        max_queue_delay: `dynamic`: longest that the first of a batch waits for the batch to reach its size.
+        preferred_batch_size: `dynamic`: the size that need not wait; 0 for `max_num_seqs`.
+        max_queue_len, max_queue_tokens: a request that finds so many requests, or with which there would be more than
+            so many prompt tokens, waiting for their first admission is turned away.
+        queue_timeout: a request not admitted after so long is turned away.
+        max_predicted_wait: a request whose wait for admission is predicted to be longer is turned away.
+        preemption_mode: what becomes of a victim's cache. `recompute`: it is dropped. `swap`: it goes to host memory
+            (`CacheConfig.swap_space`) while that has room. `auto`: whichever is predicted to cost less time.
+        preemption_victim: who makes room. `last`: the running request admitted last. `fewest_tokens`: the one with
+            the fewest computed tokens. `lowest_priority`: the one with the largest priority value, the last to arrive
+            of those. `auto`: `lowest_priority` where the policy knows priorities, else `last`.
 
     Raises:
-        UserError: a value out of range, or a combination that cannot work.
+        UserError: a value out of range.
     """
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     chunk_size: int = 0
     policy: SchedulingPolicy = "fcfs"
+    aging: float = 0.0
+    short_first_tokens: int = 0
+    retried_first: bool = False
+    batching: BatchingMode = "continuous"
+    max_queue_delay: float = 0.0
+    preferred_batch_size: int = 0
+    max_queue_len: int = 0
+    max_queue_tokens: int = 0
+    queue_timeout: float = 0.0
+    max_predicted_wait: float = 0.0
+    preemption_mode: PreemptionMode = "recompute"
+    preemption_victim: PreemptionVictim = "auto"
 
     def __post_init__(self) -> None:
         _require_int("max_num_seqs", self.max_num_seqs, 1)
         _require_int("max_num_batched_tokens", self.max_num_batched_tokens, 1)
         _require_int("chunk_size", self.chunk_size, 0)
-        _require(self.policy in POLICIES, "policy", self.policy, f"choose one of {', '.join(POLICIES)}")
+        _require_one_of("policy", self.policy, POLICIES)
+        _require_seconds("aging", self.aging)
+        _require_int("short_first_tokens", self.short_first_tokens, 0)
+        _require_bool("retried_first", self.retried_first)
+        _require_one_of("batching", self.batching, BATCHING_MODES)
+        _require_seconds("max_queue_delay", self.max_queue_delay)
+        _require_int("preferred_batch_size", self.preferred_batch_size, 0)
+        _require_int("max_queue_len", self.max_queue_len, 0)
+        _require_int("max_queue_tokens", self.max_queue_tokens, 0)
+        _require_seconds("queue_timeout", self.queue_timeout)
+        _require_seconds("max_predicted_wait", self.max_predicted_wait)
+        _require_one_of("preemption_mode", self.preemption_mode, PREEMPTION_MODES)
+        _require_one_of("preemption_victim", self.preemption_victim, PREEMPTION_VICTIMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +126,8 @@ class CacheConfig:
         block_size: tokens per KV block.
         enable_prefix_caching: reuse the blocks of equal prompt prefixes.
         num_gpu_blocks_override: number of usable blocks, in place of sizing by memory.
+        swap_space: bytes of host memory for the caches of preempted requests; taken only when `preemption_mode`
+            swaps.
 
     Raises:
         UserError: a value out of range.
@@ -71,6 +137,7 @@ class CacheConfig:
     block_size: int = 16
     enable_prefix_caching: bool = True
     num_gpu_blocks_override: int | None = None
+    swap_space: int = 4 << 30
 
     def __post_init__(self) -> None:
         u = self.gpu_memory_utilization
@@ -78,12 +145,8 @@ class CacheConfig:
             isinstance(u, int | float) and 0 < u <= 1, "gpu_memory_utilization", u, "it is a share above 0, at most 1"
         )
         _require_int("block_size", self.block_size, 1)
-        _require(
-            isinstance(self.enable_prefix_caching, bool),
-            "enable_prefix_caching",
-            self.enable_prefix_caching,
-            "it is true or false",
-        )
+        _require_bool("enable_prefix_caching", self.enable_prefix_caching)
+        _require_int("swap_space", self.swap_space, 0)
         if self.num_gpu_blocks_override is not None:
             _require_int("num_gpu_blocks_override", self.num_gpu_blocks_override, 1)
 

@@ -12,6 +12,20 @@ class RequestRefused(UserError):
     """A request that can never run under the present settings (too long for the pool or the model)."""
 
 
+class RequestShed(Exception):
+    """A request that was turned away at the door: too many wait already.
+
+    Attributes:
+        limit: the option that says so, e.g. `max_queue_len`.
+        retry_after_s: when it is worth trying again, in seconds, at least 1.
+    """
+
+    def __init__(self, text: str, limit: str, retry_after_s: float) -> None:
+        super().__init__(text)
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+
+
 class KVCacheTooSmall(UserError):
     """The KV cache left by the memory settings cannot hold one request of `max_model_len` tokens."""
 

@@ -7,11 +7,13 @@ from engine.errors import UserError
 
 
 class RequestStatus(StrEnum):
-    """Where a request is. WAITING -> RUNNING -> FINISHED, with PREEMPTED in the place of WAITING after a preemption."""
+    """Where a request is: WAITING -> RUNNING -> FINISHED. After a preemption PREEMPTED takes the place of WAITING, or
+    SWAPPED when its cache went to host memory."""
 
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
+    SWAPPED = "swapped"
     FINISHED = "finished"
 
 
@@ -21,6 +23,7 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    QUEUE_TIMEOUT = "queue_timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,12 @@ class RequestEvent:
     Attributes:
         time_ns: when, by the engine's clock.
         kind: `queued`, `admitted`, `chunk` (a piece of prefill), `preempted`, `finished`.
-        tokens: queued: prompt tokens; admitted: tokens found in the prefix cache; chunk: tokens computed;
-            preempted: computed tokens lost; finished: output tokens.
+        tokens: queued: prompt tokens; admitted: tokens that were in the cache already, be it as another's prefix or
+            brought back from host memory; chunk: tokens computed; preempted: tokens that had been computed;
+            finished: output tokens.
         blocks: preempted: blocks given back; else the blocks held.
-        detail: finished: the reason.
+        detail: preempted: `recompute` or `swap`, a colon, and the id of the request that got the room; admitted:
+            `swap` when it comes back from host memory; finished: the reason.
     """
 
     time_ns: int
@@ -91,13 +96,15 @@ class Request:
         request_id: unique among live requests.
         prompt_token_ids: at least one token.
         sampling: stop conditions and sampling.
-        priority: lower is more urgent (policy `priority`).
-        arrival_ns: when it arrived, by the engine's clock.
+        priority: lower is more urgent (policies `priority` and `tiered`).
+        arrival_ns: when it arrived, by the engine's clock; its waiting counts from here. None: when it is queued.
+        attempt: how often it was turned away before, and sent again.
         sequence_number: order of arrival, set by the scheduler; breaks ties.
         token_ids: prompt and output so far.
         num_computed_tokens: tokens whose keys and values lie in the cache.
         max_computed_tokens: the most that `num_computed_tokens` ever was; computing below it again is waste.
         block_table: ids of the blocks it holds, in order of position.
+        swap_table: ids of the blocks of host memory that hold its cache while it is swapped out.
         block_hashes: hash per full block of known tokens, made as they fill.
         num_cached_tokens: tokens found in the prefix cache at the first admission.
     """
@@ -106,7 +113,8 @@ class Request:
     prompt_token_ids: list[int]
     sampling: SamplingParams
     priority: int = 0
-    arrival_ns: int = 0
+    arrival_ns: int | None = None
+    attempt: int = 0
     sequence_number: int = 0
     status: RequestStatus = RequestStatus.WAITING
     finish_reason: FinishReason | None = None
@@ -114,9 +122,11 @@ class Request:
     num_computed_tokens: int = 0
     max_computed_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
+    swap_table: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    num_swaps: int = 0
     num_recomputed_tokens: int = 0
     history: list[RequestEvent] = field(default_factory=list)
 

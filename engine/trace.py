@@ -17,12 +17,16 @@ class IterationRecord:
         running, waiting: requests after scheduling.
         kv_blocks_used, kv_blocks_total: blocks owned after scheduling, and usable ones.
         preemptions_recompute, preemptions_swap: victims of this step.
-        swapped_in_blocks, swapped_out_blocks: traffic to host memory.
+        swapped_in_blocks, swapped_out_blocks, swapped_in_bytes, swapped_out_bytes: traffic from and to host memory.
         recomputed_tokens: tokens of this step that had been computed before.
         schedule_time_ns: planning the step and taking in its results, on the host.
         execute_time_ns: the executor's share.
         device_time_ns: from the first to the last of the step's work on the device; None where it cannot be told (CPU).
         gap_ns: device idle before this step, since the end of the one before; 0 for the first.
+        wait_cause: why this step admitted no more of those that waited: `seats`, `budget`, `blocks` or `batch` (the
+            batch is closed, or still growing; see `WaitCause`). None when it left nobody waiting.
+        blocked_request: with `blocks`, the id of the request at the head, for which there was no room. All others
+            waited behind it.
     """
 
     iteration: int
@@ -42,8 +46,12 @@ class IterationRecord:
     preemptions_swap: int
     swapped_in_blocks: int
     swapped_out_blocks: int
+    swapped_in_bytes: int
+    swapped_out_bytes: int
     recomputed_tokens: int
     schedule_time_ns: int
     execute_time_ns: int
     device_time_ns: int | None
     gap_ns: int
+    wait_cause: str | None = None
+    blocked_request: str | None = None

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 RUN_FILE = "run.json"
 REQUESTS_FILE = "requests.parquet"
 ITERATIONS_FILE = "iterations.parquet"
 
 Phase = Literal["warmup", "window", "cooldown"]
-Status = Literal["ok", "refused", "timeout", "failed", "unfinished"]
+Status = Literal["ok", "refused", "shed", "queue_timeout", "timeout", "failed", "unfinished"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,9 @@ class RequestRecord:
     Attributes:
         index: position in the workload's stream, from 0.
         phase: `window` when it was scheduled in the measured part.
-        status: `ok`, `refused`, `timeout` (did not end before the drain timeout), `failed` (see `error`) or
-            `unfinished` (the run was stopped early, or the request is cooldown load that outlived the window).
+        status: `ok`, `refused` (can never fit), `shed` (turned away on arrival), `queue_timeout` (turned away after
+            waiting too long for admission), `timeout` (did not end before the drain timeout), `failed` (see `error`)
+            or `unfinished` (the run was stopped early, or the request is cooldown load that outlived the window).
         finish_reason: `length`, `stop` or `abort` as the engine gave it; None when it never ended.
         t_sched: when the workload says it arrives. TTFT and E2E count from here.
         t_send: when it was handed to the engine; None when it never was.
@@ -48,7 +49,10 @@ class RequestRecord:
         prompt_tokens, max_tokens: what was asked.
         output_tokens, first_chunk_tokens: what came.
         cached_tokens: prompt tokens found in the prefix cache at the first admission.
-        preemptions, recomputed_tokens: what the scheduler did to it.
+        preemptions, preemptions_swap, recomputed_tokens: what the scheduler did to it; swaps are among the
+            preemptions.
+        priority, class_name: of its class in the workload; a workload without classes has one, named `all`.
+        attempts: how often it was sent, 1 unless it was turned away and tried again.
         chunk_times, chunk_tokens: one entry per chunk of tokens the client received.
         history: the engine's events of this request.
         good: every per-request bound of the SLO holds; None without an SLO.
@@ -73,7 +77,10 @@ class RequestRecord:
     cached_tokens: int
     preemptions: int
     recomputed_tokens: int
+    preemptions_swap: int = 0
     priority: int = 0
+    class_name: str = "all"
+    attempts: int = 1
     chunk_times: tuple[int, ...] = ()
     chunk_tokens: tuple[int, ...] = ()
     history: tuple[RequestEvent, ...] = ()
@@ -243,7 +250,7 @@ def _read_table(path: Path, schema: "pa.Schema") -> "pa.Table":
 def _requests_schema() -> "pa.Schema":
     import pyarrow as pa
 
-    texts = {"request_id", "phase", "status", "finish_reason", "error", "history"}
+    texts = {"request_id", "phase", "status", "finish_reason", "error", "history", "class_name"}
     lists = {"chunk_times", "chunk_tokens"}
 
     def arrow_type(name: str) -> "pa.DataType":
@@ -259,7 +266,8 @@ def _requests_schema() -> "pa.Schema":
 def _iterations_schema() -> "pa.Schema":
     import pyarrow as pa
 
-    return pa.schema([(f.name, pa.int64()) for f in fields(IterationRecord)])
+    texts = {"wait_cause", "blocked_request"}
+    return pa.schema([(f.name, pa.string() if f.name in texts else pa.int64()) for f in fields(IterationRecord)])
 
 
 def _request_to_row(record: RequestRecord) -> dict[str, Any]:

@@ -60,8 +60,14 @@ class Executor(Protocol):
         """The time that this executor's steps take place in."""
         ...
 
+    @property
+    def host_link_bytes_per_s(self) -> float | None:
+        """How fast blocks travel to host memory or back; None before swap space was allocated."""
+        ...
+
     def execute(self, plan: StepPlan) -> StepResult:
-        """Run one step: write the keys and values of its tokens, sample where asked.
+        """Run one step: copy blocks out (`swap_out`), then in (`swap_in`), then write the keys and values of its
+        tokens, and sample where asked. A plan may hold copies alone.
 
         Raises:
             OutOfDeviceMemory: the device's memory did not suffice.
@@ -76,8 +82,14 @@ class Executor(Protocol):
         """Measure a step of the largest size these limits allow. Remembers what it has measured."""
         ...
 
-    def allocate_kv(self, num_blocks: int, block_size: int) -> None:
-        """Make room for block ids 0 .. num_blocks - 1. Keeps the tensors when nothing changes."""
+    def allocate_kv(self, num_blocks: int, block_size: int, num_swap_blocks: int = 0) -> None:
+        """Make room for block ids 0 .. num_blocks - 1, and in host memory for swapped ones 0 .. num_swap_blocks - 1.
+
+        Keeps what need not change.
+
+        Raises:
+            OutOfDeviceMemory: the device, or the host, has less.
+        """
         ...
 
     def shutdown(self) -> None:

@@ -1,13 +1,27 @@
 """What the scheduler decided for one step."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
 
 from engine.request import Request
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledRequest:
-    """One request's share of a step.
+class WaitCause(StrEnum):
+    """Why a step admitted no more of the requests that waited.
+
+    SEATS: all seats taken. BUDGET: the token budget is used up. BLOCKS: no room in the KV cache for the request at
+    the head, or the step had to take blocks away. BATCH: the batch is closed until it has left, or still growing.
+    """
+
+    SEATS = "seats"
+    BUDGET = "budget"
+    BLOCKS = "blocks"
+    BATCH = "batch"
+
+
+class ScheduledRequest(NamedTuple):
+    """One request's share of a step. A tuple, since a step makes one for each of its requests.
 
     Attributes:
         request: its tokens are `token_ids[num_computed : num_computed + num_tokens]`, its cache `block_table`.
@@ -30,33 +44,44 @@ class StepPlan:
 
     Attributes:
         scheduled: in the scheduler's order: running requests, then admitted ones.
-        preempted: victims of this step, in order.
+        preempted: victims of this step, in order; `preemptions_swap` of them went to host memory.
+        swap_out: (block, host block) to copy out before anything else of this step.
+        swap_in: (host block, block) to copy in after that, before the step's tokens are computed.
+        timed_out: requests that waited longer than `queue_timeout` and have been ended.
         cached_tokens: prefix-cache hits of the requests admitted in this step.
         recomputed_tokens: tokens of this step that had been computed before.
-        num_running, num_waiting: after scheduling.
-        kv_blocks_used: after scheduling.
+        num_running, num_waiting, kv_blocks_used: after scheduling.
+        wait_cause, blocked_request: see `engine.trace.IterationRecord`.
+        wait_until_ns: nothing can run before this time unless requests arrive; None when something runs, or nothing
+            waits.
     """
 
     scheduled: list[ScheduledRequest] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    preemptions_swap: int = 0
+    swap_out: list[tuple[int, int]] = field(default_factory=list)
+    swap_in: list[tuple[int, int]] = field(default_factory=list)
+    timed_out: list[Request] = field(default_factory=list)
     cached_tokens: int = 0
     recomputed_tokens: int = 0
     num_running: int = 0
     num_waiting: int = 0
     kv_blocks_used: int = 0
+    wait_cause: WaitCause | None = None
+    blocked_request: str | None = None
+    wait_until_ns: int | None = None
 
     @property
     def num_tokens(self) -> int:
         return sum(s.num_tokens for s in self.scheduled)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
-    """Tokens handed to a request's client.
+class TokenEvent(NamedTuple):
+    """Tokens handed to a request's client. A tuple, since a step makes one for each of its requests.
 
     Attributes:
-        token_ids: new tokens, in order; empty when the request ended without one (abort).
-        finish_reason: `stop`, `length` or `abort` on the last event, else None.
+        token_ids: new tokens, in order; empty when the request ended without one.
+        finish_reason: `stop`, `length` or `queue_timeout` on the last event, else None.
     """
 
     request_id: str
