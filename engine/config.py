@@ -67,8 +67,8 @@ class SchedulerConfig:
             two do not mix prefill and decode in a step.
         max_queue_delay: `dynamic`: longest that the first of a batch waits for the batch to reach its size.
         preferred_batch_size: `dynamic`: the size that need not wait; 0 for `max_num_seqs`.
-        max_queue_len, max_queue_tokens: a request that finds so many requests, or with which there would be more than
-            so many prompt tokens, waiting for their first admission is turned away.
+        max_queue_len, max_queue_tokens: a request is turned away that finds so many requests waiting for their first
+            admission, or finds some waiting and would make them more than so many prompt tokens.
         queue_timeout: a request not admitted after so long is turned away.
         max_predicted_wait: a request whose wait for admission is predicted to be longer is turned away.
         preemption_mode: what becomes of a victim's cache. `recompute`: it is dropped. `swap`: it goes to host memory

@@ -2,12 +2,13 @@
 
 from engine.clock import Clock
 from engine.config import CacheConfig, SchedulerConfig
-from engine.errors import RequestRefused
+from engine.errors import RequestRefused, UserError
 from engine.executor.base import Executor, MemoryProfile, StepResult
 from engine.kv_cache.manager import KVCacheManager
-from engine.kv_cache.sizing import KVBudget
+from engine.kv_cache.sizing import GIB, KVBudget
 from engine.request import Request
 from engine.scheduler.plan import StepPlan, TokenEvent
+from engine.scheduler.preemption import PreemptionCost
 from engine.scheduler.scheduler import Scheduler
 from engine.trace import IterationRecord
 
@@ -17,11 +18,12 @@ class Engine:
 
     Args:
         executor: carries out steps; its clock is the engine's.
-        scheduler: seats, token budget, chunk limit, policy.
-        cache: memory share, block size, prefix caching.
+        scheduler: seats, token budget, policy, batching mode, limits of the queue, preemption.
+        cache: memory share, block size, prefix caching, swap space.
 
     Raises:
         KVCacheTooSmall: the memory left cannot hold one request of `max_model_len` tokens.
+        UserError: preemption may swap, and the swap space holds not one block.
 
     Example:
         >>> engine = Engine(executor, SchedulerConfig(max_num_seqs=8), CacheConfig())
@@ -36,6 +38,7 @@ class Engine:
         self.cache_config = cache
         self.kv_budget: KVBudget | None = None
         self.num_blocks = 0
+        self.num_swap_blocks = 0
         self._iteration = 0
         self._last_execute_end_ns: int | None = None
         self._configure(scheduler, cache)
@@ -49,11 +52,21 @@ class Engine:
         """Any request that has not ended."""
         return self.scheduler.has_work
 
+    @property
+    def idle_until_ns(self) -> int | None:
+        """Before this time no step can do anything unless requests arrive; None when one can, or nothing is there.
+
+        A batch that waits to grow makes such moments. Whoever brings the requests should sleep through them; a step
+        that is asked for all the same does.
+        """
+        return self.scheduler.idle_until_ns
+
     def add_request(self, request: Request) -> None:
         """Queue a request.
 
         Raises:
             RequestRefused: a token outside the vocabulary, or what `Scheduler.add` refuses.
+            RequestShed: too many wait already.
         """
         vocab_size = self.executor.vocab_size
         if min(request.prompt_token_ids) < 0 or max(request.prompt_token_ids) >= vocab_size:
@@ -74,11 +87,15 @@ class Engine:
             OutOfDeviceMemory: the device's memory did not suffice. `reset` makes the engine usable again.
         """
         clock = self.clock
+        idle_until_ns = self.scheduler.idle_until_ns
+        if idle_until_ns is not None:
+            clock.sleep_until(idle_until_ns)
         t_start = clock.now_ns()
         plan = self.scheduler.schedule()
         t_execute = clock.now_ns()
-        result = self.executor.execute(plan) if plan.scheduled else StepResult([])
+        result = self.executor.execute(plan) if plan.scheduled or plan.swap_out else StepResult([])
         t_executed = clock.now_ns()
+        self.scheduler.preemption_cost.observe(plan, t_executed - t_execute)
         events = self.scheduler.finish_step(plan, result)
         t_end = clock.now_ns()
         idle_since = t_execute if self._last_execute_end_ns is None else self._last_execute_end_ns
@@ -92,13 +109,14 @@ class Engine:
     ) -> IterationRecord:
         t_start, t_execute, t_executed, t_end = times
         prefill_tokens = decode_tokens = decode_seqs = context_tokens = 0
-        for share in plan.scheduled:
-            context_tokens += share.num_computed + share.num_tokens
-            if share.is_decode:
+        for _, num_computed, num_tokens, _, is_decode in plan.scheduled:
+            context_tokens += num_computed + num_tokens
+            if is_decode:
                 decode_seqs += 1
-                decode_tokens += share.num_tokens
+                decode_tokens += num_tokens
             else:
-                prefill_tokens += share.num_tokens
+                prefill_tokens += num_tokens
+        swapped_in, swapped_out = len(plan.swap_in), len(plan.swap_out)
         return IterationRecord(
             iteration=self._iteration,
             t_start=t_start,
@@ -113,15 +131,19 @@ class Engine:
             waiting=plan.num_waiting,
             kv_blocks_used=plan.kv_blocks_used,
             kv_blocks_total=self.num_blocks,
-            preemptions_recompute=len(plan.preempted),
-            preemptions_swap=0,
-            swapped_in_blocks=0,
-            swapped_out_blocks=0,
+            preemptions_recompute=len(plan.preempted) - plan.preemptions_swap,
+            preemptions_swap=plan.preemptions_swap,
+            swapped_in_blocks=swapped_in,
+            swapped_out_blocks=swapped_out,
+            swapped_in_bytes=swapped_in * self._bytes_per_block,
+            swapped_out_bytes=swapped_out * self._bytes_per_block,
             recomputed_tokens=plan.recomputed_tokens,
             schedule_time_ns=(t_execute - t_start) + (t_end - t_executed),
             execute_time_ns=t_executed - t_execute,
             device_time_ns=result.device_time_ns,
             gap_ns=gap_ns,
+            wait_cause=plan.wait_cause,
+            blocked_request=plan.blocked_request,
         )
 
     def reconfigure(self, *, scheduler: SchedulerConfig | None = None, cache: CacheConfig | None = None) -> None:
@@ -133,7 +155,8 @@ class Engine:
         Raises:
             RuntimeError: the engine has work.
             KVCacheTooSmall: the memory left cannot hold one request of `max_model_len` tokens.
-            OutOfDeviceMemory: the device has less than the settings ask for.
+            UserError: preemption may swap, and the swap space holds not one block.
+            OutOfDeviceMemory: the device, or the host, has less than the settings ask for.
         """
         if self.has_work:
             raise RuntimeError("reconfigure needs an idle engine: finish or abort its requests first")
@@ -149,14 +172,26 @@ class Engine:
     def _configure(self, scheduler: SchedulerConfig, cache: CacheConfig) -> None:
         try:
             budget, num_blocks = self._size_cache(scheduler, cache)
-            self.executor.allocate_kv(num_blocks, cache.block_size)
+            num_swap_blocks = self._size_swap_space(scheduler, cache)
+            self.executor.allocate_kv(num_blocks, cache.block_size, num_swap_blocks)
         except Exception:
             if self.num_blocks:
-                self.executor.allocate_kv(self.num_blocks, self.cache_config.block_size)
+                self.executor.allocate_kv(self.num_blocks, self.cache_config.block_size, self.num_swap_blocks)
             raise
         self.scheduler_config, self.cache_config = scheduler, cache
-        self.kv_budget, self.num_blocks = budget, num_blocks
+        self.kv_budget, self.num_blocks, self.num_swap_blocks = budget, num_blocks, num_swap_blocks
         self._make_scheduler()
+
+    def _size_swap_space(self, scheduler: SchedulerConfig, cache: CacheConfig) -> int:
+        if scheduler.preemption_mode == "recompute":
+            return 0
+        bytes_per_block = self.executor.kv_bytes_per_block(cache.block_size)
+        if cache.swap_space < bytes_per_block:
+            raise UserError(
+                f"swap_space={cache.swap_space} holds not one block of {bytes_per_block} bytes, but "
+                f"preemption_mode={scheduler.preemption_mode} needs it: give more, such as {4 * GIB} (4 GiB)"
+            )
+        return cache.swap_space // bytes_per_block
 
     def _size_cache(self, scheduler: SchedulerConfig, cache: CacheConfig) -> tuple[KVBudget | None, int]:
         if cache.num_gpu_blocks_override is not None:
@@ -170,13 +205,17 @@ class Engine:
             self.num_blocks,
             self.cache_config.block_size,
             enable_prefix_caching=self.cache_config.enable_prefix_caching,
+            num_swap_blocks=self.num_swap_blocks,
         )
+        self._bytes_per_block = self.executor.kv_bytes_per_block(self.cache_config.block_size)
+        link_bytes_per_s = self.executor.host_link_bytes_per_s if self.num_swap_blocks else None
         self.scheduler = Scheduler(
             self.scheduler_config,
             kv,
             self.clock,
             max_model_len=self.executor.max_model_len,
             eos_token_ids=self.executor.eos_token_ids,
+            preemption_cost=PreemptionCost(self._bytes_per_block, link_bytes_per_s),
         )
         self._iteration = 0
         self._last_execute_end_ns = None

@@ -1,5 +1,6 @@
 """One request inside the engine: what was asked, how far it is, which blocks it holds, what happened to it."""
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -151,6 +152,16 @@ class Request:
     @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[len(self.prompt_token_ids) :]
+
+    def reason_to_end(self, token: int, eos_token_ids: Set[int]) -> FinishReason | None:
+        """Whether the output ends with its newest token, and why."""
+        sampling = self.sampling
+        if not sampling.ignore_eos and token in eos_token_ids:
+            return FinishReason.STOP
+        if sampling.stop_token_ids and token in sampling.stop_token_ids:
+            return FinishReason.STOP
+        num_output_tokens = len(self.token_ids) - len(self.prompt_token_ids)
+        return FinishReason.LENGTH if num_output_tokens >= sampling.max_tokens else None
 
     @property
     def is_finished(self) -> bool:

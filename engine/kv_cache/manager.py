@@ -5,21 +5,25 @@ from array import array
 from collections.abc import Iterable
 
 from engine.kv_cache.block_pool import BlockPool
+from engine.kv_cache.host_pool import HostPool
 from engine.request import Request
 
 
 class KVCacheManager:
-    """Owns the block pool and the requests' block tables.
+    """Owns the block pool, the requests' block tables, and the host memory for swapped requests.
 
     A block's hash covers its parent's hash and its own tokens, so equal hashes mean equal prefixes. Blocks can be
     found from the moment they are planned to be filled: all keys and values of a step are written before any of
     them is read, so a request admitted in the same step may already share them.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool, num_swap_blocks: int = 0
+    ) -> None:
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.pool = BlockPool(num_blocks)
+        self.host = HostPool(num_swap_blocks)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold this many tokens."""
@@ -46,13 +50,63 @@ class KVCacheManager:
         There must be room for every token the request knows, not only for its first chunk: otherwise requests
         that are each half admitted could block one another. False, and nothing changed, when there is not.
         """
-        needed = self.blocks_for(request.num_tokens) - len(prefix) + self.pool.count_free(prefix)
-        if needed > self.pool.num_free:
+        if not self._has_room(request, prefix):
             return False
         self.pool.share(prefix)
         request.block_table = prefix
         request.num_computed_tokens = len(prefix) * self.block_size
         return self.extend(request, num_tokens)
+
+    def _has_room(self, request: Request, prefix: list[int]) -> bool:
+        """Room for every token the request knows, of which a prefix is in the cache."""
+        needed = self.blocks_for(request.num_tokens) - len(prefix) + self.pool.count_free(prefix)
+        return needed <= self.pool.num_free
+
+    def swap_out(self, request: Request) -> list[tuple[int, int]] | None:
+        """Take a request's blocks back, with host blocks for what it has computed.
+
+        Returns:
+            (block, host block) to copy before the blocks are written again; None, and nothing changed, without room.
+        """
+        count = self.blocks_for(request.num_computed_tokens)
+        if count > self.host.num_free:
+            return None
+        host = self.host.allocate(count)
+        pairs = list(zip(request.block_table, host, strict=False))
+        self.free(request)
+        request.swap_table = host
+        return pairs
+
+    def swap_in(self, request: Request, num_tokens: int) -> list[tuple[int, int]] | None:
+        """Give a swapped request a table again, with room for the next `num_tokens`. See `admit` for how much room.
+
+        What others have in the cache of its prefix need not be copied.
+
+        Returns:
+            (host block, block) to copy before the step's tokens are computed; None, and nothing changed, without room.
+        """
+        prefix = self.find_prefix(request)
+        if not self._has_room(request, prefix):
+            return None
+        host, computed = request.swap_table, request.num_computed_tokens
+        self.pool.share(prefix)
+        copied = self.pool.allocate(max(0, len(host) - len(prefix)))
+        request.block_table = prefix + copied
+        request.num_computed_tokens = max(computed, len(prefix) * self.block_size)
+        if self.enable_prefix_caching:
+            full = computed // self.block_size
+            for block, content_hash in zip(copied, self._hashes(request, full)[len(prefix) :], strict=False):
+                self.pool.remember(block, content_hash)
+        pairs = list(zip(host[len(prefix) :], copied, strict=True))
+        self._release_host(request)
+        num_tokens = min(num_tokens, request.num_tokens - request.num_computed_tokens)
+        has_room = self.extend(request, num_tokens)
+        assert has_room
+        return pairs
+
+    def _release_host(self, request: Request) -> None:
+        self.host.release(request.swap_table)
+        request.swap_table = []
 
     def extend(self, request: Request, num_tokens: int) -> bool:
         """Make room for the next `num_tokens` of a running request. False, and nothing changed, without room."""
@@ -72,12 +126,15 @@ class KVCacheManager:
         return True
 
     def free(self, request: Request) -> None:
-        """Take a request's blocks back. Blocks that were only planned to be filled can no longer be found."""
+        """Take a request's blocks back, in host memory too. Blocks that were only planned to be filled can no longer
+        be found."""
         table = request.block_table
         for block in table[request.num_computed_tokens // self.block_size :]:
             self.pool.forget(block)
         self.pool.release(table)
         request.block_table = []
+        if request.swap_table:
+            self._release_host(request)
 
     def _hashes(self, request: Request, count: int) -> list[bytes]:
         """Hashes of the first `count` full blocks of known tokens; made once, kept with the request."""
@@ -89,6 +146,7 @@ class KVCacheManager:
         return hashes if len(hashes) == count else hashes[:count]
 
     def check_integrity(self, requests: Iterable[Request]) -> None:
-        """Check the pool against the tables of all live requests; see `BlockPool.check_integrity`."""
-        tables = [r.block_table for r in requests]
-        self.pool.check_integrity(tables)
+        """Check both pools against the tables of all live requests; see `BlockPool.check_integrity`."""
+        requests = list(requests)
+        self.pool.check_integrity([r.block_table for r in requests])
+        self.host.check_integrity([r.swap_table for r in requests])

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from engine.request import Request
+from engine.request import Request, RequestEvent
 
 
 class WaitCause(StrEnum):
@@ -51,9 +51,8 @@ class StepPlan:
         cached_tokens: prefix-cache hits of the requests admitted in this step.
         recomputed_tokens: tokens of this step that had been computed before.
         num_running, num_waiting, kv_blocks_used: after scheduling.
+        time_ns: when it was made.
         wait_cause, blocked_request: see `engine.trace.IterationRecord`.
-        wait_until_ns: nothing can run before this time unless requests arrive; None when something runs, or nothing
-            waits.
     """
 
     scheduled: list[ScheduledRequest] = field(default_factory=list)
@@ -69,11 +68,38 @@ class StepPlan:
     kv_blocks_used: int = 0
     wait_cause: WaitCause | None = None
     blocked_request: str | None = None
-    wait_until_ns: int | None = None
+    time_ns: int = 0
 
     @property
     def num_tokens(self) -> int:
         return sum(s.num_tokens for s in self.scheduled)
+
+    def add(self, request: Request, num_tokens: int) -> None:
+        """Give a request, whose blocks have room for them, its next `num_tokens` in this step."""
+        start = request.num_computed_tokens
+        end = start + num_tokens
+        known = len(request.token_ids)
+        is_decode = start == known - 1 and known > len(request.prompt_token_ids)
+        self.scheduled.append(ScheduledRequest(request, start, num_tokens, end == known, is_decode))
+        if start < request.max_computed_tokens:
+            again = min(end, request.max_computed_tokens) - start
+            request.num_recomputed_tokens += again
+            self.recomputed_tokens += again
+        if not is_decode:
+            request.history.append(RequestEvent(self.time_ns, "chunk", num_tokens, len(request.block_table)))
+
+    def take_out(self, victim: Request) -> int:
+        """Undo `add` for a request that is to make room. Returns its tokens, 0 when it had none in this step."""
+        position = next((i for i, s in enumerate(self.scheduled) if s.request is victim), None)
+        if position is None:
+            return 0
+        share = self.scheduled.pop(position)
+        again = max(0, min(share.num_computed + share.num_tokens, victim.max_computed_tokens) - share.num_computed)
+        victim.num_recomputed_tokens -= again
+        self.recomputed_tokens -= again
+        if not share.is_decode:
+            victim.history.pop()
+        return share.num_tokens
 
 
 class TokenEvent(NamedTuple):

@@ -10,22 +10,26 @@ from engine.errors import RequestRefused, UserError
 from engine.executor.base import StepResult
 from engine.kv_cache.manager import KVCacheManager
 from engine.request import FinishReason, Request, RequestEvent, RequestStatus
-from engine.scheduler.plan import ScheduledRequest, StepPlan, TokenEvent
-from engine.scheduler.waiting_queue import QUEUES, WaitingQueue
+from engine.scheduler.batching import BATCHING, Phase, StepRule, phase_of
+from engine.scheduler.plan import ScheduledRequest, StepPlan, TokenEvent, WaitCause
+from engine.scheduler.preemption import Preemption, PreemptionCost
+from engine.scheduler.waiting_room import WaitingRoom
 
 
 class Scheduler:
     """Plans steps and takes in their results.
 
-    Invariant (`check_integrity`): a live request is in `running` (with at most `max_num_seqs` of them) or waits,
-    never both; only running requests hold blocks, enough for their computed tokens.
+    Invariant (`check_integrity`): a live request is in `running` (with at most `max_num_seqs` of them) or in the
+    waiting room, never both; only running requests hold blocks, and only swapped ones host blocks, enough for their
+    computed tokens.
 
     Args:
-        config: seats, token budget, chunk limit, policy.
-        kv: blocks and the prefix cache.
+        config: seats, token budget, policy, batching mode, limits of the queue, preemption.
+        kv: blocks, host blocks and the prefix cache.
         clock: stamps the requests' histories and the token events.
         max_model_len: longest request in tokens.
         eos_token_ids: tokens that end a request, unless it ignores them.
+        preemption_cost: what `preemption_mode=auto` goes by.
     """
 
     def __init__(
@@ -36,27 +40,46 @@ class Scheduler:
         *,
         max_model_len: int,
         eos_token_ids: tuple[int, ...] = (),
+        preemption_cost: PreemptionCost | None = None,
     ) -> None:
         self.config = config
         self.kv = kv
         self.running: list[Request] = []
-        self.waiting: WaitingQueue = QUEUES[config.policy]()
+        self.room = WaitingRoom(config, max_model_len)
+        self.preemption_cost = preemption_cost or PreemptionCost(0, None)
         self._requests: dict[str, Request] = {}
+        self._batching = BATCHING[config.batching](config)
+        self._preemption = Preemption(config, kv, self.room, self.preemption_cost)
         self._clock = clock
         self._max_model_len = max_model_len
         self._eos_token_ids = frozenset(eos_token_ids)
         self._num_arrived = 0
         self._step_in_flight: StepPlan | None = None
+        # What the step before left: a queue that is not cleared at every step is a backlog.
+        self._is_backlogged = False
 
     @property
     def has_work(self) -> bool:
         return bool(self._requests)
+
+    @property
+    def idle_until_ns(self) -> int | None:
+        """Before this time no step can do anything unless requests arrive; None when one can."""
+        room = self.room
+        if self.running or room.swapped or not room.waiting:
+            return None
+        ready_ns = self._batching.ready_at_ns(len(room.waiting), room.admission.oldest_ns)
+        if ready_ns is None or ready_ns <= self._clock.now_ns():
+            return None
+        timeout_ns = room.admission.next_timeout_ns
+        return ready_ns if timeout_ns is None else min(ready_ns, timeout_ns)
 
     def add(self, request: Request) -> None:
         """Queue a request.
 
         Raises:
             RequestRefused: it can never fit into the KV pool or the model's length.
+            RequestShed: too many wait already.
             UserError: its id belongs to a live request, or it has been here before.
         """
         if request.status is not RequestStatus.WAITING or request.history:
@@ -64,11 +87,16 @@ class Scheduler:
         self._refuse_if_hopeless(request)
         if request.request_id in self._requests:
             raise UserError(f"request_id={request.request_id!r} belongs to a request that has not ended yet")
+        may_join = not self._is_backlogged and self._batching.takes_newcomers(self.running)
+        self.room.admission.check(request, self.config.max_num_seqs - len(self.running) if may_join else 0)
+        now_ns = self._clock.now_ns()
+        if request.arrival_ns is None:
+            request.arrival_ns = now_ns
         request.sequence_number = self._num_arrived
         self._num_arrived += 1
-        request.history.append(RequestEvent(self._clock.now_ns(), "queued", request.num_prompt_tokens))
+        request.history.append(RequestEvent(now_ns, "queued", request.num_prompt_tokens))
         self._requests[request.request_id] = request
-        self.waiting.push(request)
+        self.room.enter(request)
 
     def _refuse_if_hopeless(self, request: Request) -> None:
         asked = request.num_prompt_tokens + request.sampling.max_tokens
@@ -81,35 +109,53 @@ class Scheduler:
             raise RequestRefused(f"{ask} can never fit into a KV cache of {pool_tokens} tokens")
 
     def abort(self, request_id: str) -> bool:
-        """End a request now, waiting, running or in the step in flight. False when there is no such live request."""
+        """End a request now, waiting, running, swapped or in the step in flight. False when there is no such live
+        request."""
         request = self._requests.get(request_id)
         if request is None:
             return False
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
+            self._end(request, FinishReason.ABORT)
             in_flight = self._step_in_flight
-            if in_flight is not None and any(s.request is request for s in in_flight.scheduled):
-                # The executor still writes to its blocks; finish_step gives them back.
-                self._end(request, FinishReason.ABORT)
-                return True
-            self._end(request, FinishReason.ABORT)
-            self.kv.free(request)
+            # The executor still writes to the blocks of a step in flight; finish_step gives them back.
+            if in_flight is None or all(s.request is not request for s in in_flight.scheduled):
+                self.kv.free(request)
         else:
-            self._end(request, FinishReason.ABORT)
-            self.waiting.discard(request)
+            self._end_waiting(request, FinishReason.ABORT)
         return True
 
+    def _end_waiting(self, request: Request, reason: FinishReason) -> None:
+        status = request.status
+        self._end(request, reason)
+        self.room.leave(request, status)
+        self.kv.free(request)
+
     def schedule(self) -> StepPlan:
-        """Plan one step: running requests first, then waiting ones, until budget, seats or blocks run out."""
-        plan = StepPlan()
-        now_ns = self._clock.now_ns()
-        budget = self._schedule_running(plan, now_ns)
+        """Plan one step: running requests first, then swapped ones, then waiting ones, until budget, seats or blocks
+        run out."""
+        plan = StepPlan(time_ns=self._clock.now_ns())
+        while (expired := self.room.admission.next_expired(plan.time_ns)) is not None:
+            self._end_waiting(expired, FinishReason.QUEUE_TIMEOUT)
+            plan.timed_out.append(expired)
+        room = self.room
+        is_ready = self.idle_until_ns is None
+        rule = self._batching.begin_step(self.running, room.swapped.peek(), len(room.waiting), is_ready)
+        budget = self._schedule_running(plan, rule.phase)
         # A step that had to take blocks away has none to give to newcomers.
-        if not plan.preempted:
-            self._schedule_waiting(plan, budget, now_ns)
+        cause = WaitCause.BLOCKS if plan.preempted else self._admit(plan, rule, budget)
+        if not plan.scheduled and self.running:
+            # No room for the rest of the batch: those that are in go on without it.
+            self._batching.close()
+            self._schedule_running(plan, None)
         plan.num_running = len(self.running)
-        plan.num_waiting = len(self.waiting)
+        plan.num_waiting = len(room)
         plan.kv_blocks_used = self.kv.pool.num_used
+        head = room.head
+        self._is_backlogged = head is not None
+        if head is not None:
+            plan.wait_cause = cause
+            plan.blocked_request = head.request_id if cause is WaitCause.BLOCKS else None
         self._step_in_flight = plan
         return plan
 
@@ -118,137 +164,135 @@ class Scheduler:
         limit = self.config.chunk_size
         return limit if limit and len(self._requests) > 1 else self.config.max_num_batched_tokens
 
-    def _schedule_running(self, plan: StepPlan, now_ns: int) -> int:
+    def _schedule_running(self, plan: StepPlan, phase: Phase | None) -> int:
         """Plan the running requests in order of admission. Returns what is left of the token budget."""
         budget = self.config.max_num_batched_tokens
         chunk_limit = self._chunk_limit()
-        running = self.running
+        running, scheduled, block_size = self.running, plan.scheduled, self.kv.block_size
         index = 0
         while index < len(running) and budget > 0:
             request = running[index]
-            num_tokens = min(request.num_tokens - request.num_computed_tokens, chunk_limit, budget)
+            if phase is not None and phase_of(request) is not phase:
+                index += 1
+                continue
+            computed = request.num_computed_tokens
+            num_tokens = len(request.token_ids) - computed
+            end = computed + 1
+            is_decode = num_tokens == 1 and computed >= len(request.prompt_token_ids)
+            if is_decode and computed % block_size and end % block_size and computed >= request.max_computed_tokens:
+                # Within a block, neither its first token nor its last: nearly all of nearly every step.
+                scheduled.append(ScheduledRequest(request, computed, 1, True, True))
+                budget -= 1
+                index += 1
+                continue
+            num_tokens = min(num_tokens, chunk_limit, budget)
             has_room = self.kv.extend(request, num_tokens)
             while not has_room:
-                victim = self._choose_victim()
+                victim = self._preemption.choose(running)
                 position = running.index(victim)
-                planned = position < index
-                if planned:
-                    budget += self._take_out(plan, victim)
-                    index -= 1
-                self._preempt(victim, position, plan, now_ns)
+                del running[position]
+                index -= position < index
+                budget += plan.take_out(victim)
+                self._preemption.evict(victim, request, plan)
                 if victim is request:
                     break
                 has_room = self.kv.extend(request, num_tokens)
             if not has_room:  # it preempted itself, and the next request has taken its place in the list
                 continue
-            self._plan(plan, request, num_tokens, now_ns)
+            plan.add(request, num_tokens)
             budget -= num_tokens
             index += 1
         return budget
 
-    def _schedule_waiting(self, plan: StepPlan, budget: int, now_ns: int) -> None:
-        """Admit waiting requests in policy order; the first that does not fit blocks those behind it."""
+    def _admit(self, plan: StepPlan, rule: StepRule, budget: int) -> WaitCause:
+        """Admit swapped requests, then waiting ones, in policy order; the first that does not fit blocks those behind
+        it. Returns why it ended."""
         chunk_limit = self._chunk_limit()
-        while budget > 0 and len(self.running) < self.config.max_num_seqs:
-            request = self.waiting.peek()
-            if request is None:
-                return
-            prefix = self.kv.find_prefix(request)
-            missing = request.num_tokens - len(prefix) * self.kv.block_size
-            num_tokens = min(missing, chunk_limit, budget)
-            if not self.kv.admit(request, prefix, num_tokens):
-                return
-            self.waiting.pop()
-            self.running.append(request)
-            request.status = RequestStatus.RUNNING
-            cached = request.num_computed_tokens
-            if request.num_preemptions == 0:
-                request.num_cached_tokens = cached
-            plan.cached_tokens += cached
-            request.history.append(RequestEvent(now_ns, "admitted", cached, len(request.block_table)))
-            self._plan(plan, request, num_tokens, now_ns)
-            budget -= num_tokens
+        admitted_tokens, left_to_admit = 0, rule.new_requests
+        cause = WaitCause.BATCH
+        while (head := self.room.head) is not None:
+            is_swapped = head.status is RequestStatus.SWAPPED
+            if len(self.running) >= self.config.max_num_seqs:
+                cause = WaitCause.SEATS
+            elif budget <= 0:
+                cause = WaitCause.BUDGET
+            elif (rule.phase is not None and phase_of(head) is not rule.phase) if is_swapped else left_to_admit <= 0:
+                cause = WaitCause.BATCH
+            elif not (self._swap_in if is_swapped else self._start)(plan, head, min(chunk_limit, budget)):
+                cause = WaitCause.BLOCKS
+                self._batching.close()
+            else:
+                budget -= plan.scheduled[-1].num_tokens
+                if not is_swapped:
+                    left_to_admit -= 1
+                    self._batching.admitted()
+                    if not head.num_preemptions:
+                        admitted_tokens += head.num_prompt_tokens
+                continue
+            break
+        self.room.admission.observe(plan.time_ns, admitted_tokens, was_backlogged=self._is_backlogged)
+        return cause
 
-    def _plan(self, plan: StepPlan, request: Request, num_tokens: int, now_ns: int) -> None:
-        start = request.num_computed_tokens
-        end = start + num_tokens
-        known = len(request.token_ids)
-        is_decode = start == known - 1 and known > len(request.prompt_token_ids)
-        plan.scheduled.append(ScheduledRequest(request, start, num_tokens, end == known, is_decode))
-        if start < request.max_computed_tokens:
-            again = min(end, request.max_computed_tokens) - start
-            request.num_recomputed_tokens += again
-            plan.recomputed_tokens += again
-        if not is_decode:
-            request.history.append(RequestEvent(now_ns, "chunk", num_tokens, len(request.block_table)))
+    def _start(self, plan: StepPlan, head: Request, most_tokens: int) -> bool:
+        """Admit a waiting request, if there is room for it."""
+        prefix = self.kv.find_prefix(head)
+        num_tokens = min(head.num_tokens - len(prefix) * self.kv.block_size, most_tokens)
+        if not self.kv.admit(head, prefix, num_tokens):
+            return False
+        if not head.num_preemptions:
+            head.num_cached_tokens = head.num_computed_tokens
+        plan.cached_tokens += head.num_computed_tokens
+        self._run(plan, head, num_tokens)
+        return True
 
-    def _choose_victim(self) -> Request:
-        if self.config.policy == "priority":
-            return max(self.running, key=lambda r: (r.priority, r.sequence_number))
-        return self.running[-1]
+    def _swap_in(self, plan: StepPlan, head: Request, most_tokens: int) -> bool:
+        """Bring back a swapped request, if there is room for it."""
+        copies = self.kv.swap_in(head, most_tokens)
+        if copies is None:
+            return False
+        plan.swap_in += copies
+        self._run(plan, head, min(head.num_tokens - head.num_computed_tokens, most_tokens), "swap")
+        return True
 
-    def _take_out(self, plan: StepPlan, victim: Request) -> int:
-        """Undo the plan of a victim that already had a share of this step. Returns its tokens."""
-        position = next(i for i, s in enumerate(plan.scheduled) if s.request is victim)
-        share = plan.scheduled.pop(position)
-        again = max(0, min(share.num_computed + share.num_tokens, victim.max_computed_tokens) - share.num_computed)
-        victim.num_recomputed_tokens -= again
-        plan.recomputed_tokens -= again
-        if not share.is_decode:
-            victim.history.pop()
-        return share.num_tokens
-
-    def _preempt(self, victim: Request, position: int, plan: StepPlan, now_ns: int) -> None:
-        """Take the blocks of the running request at `position`; it will compute everything again."""
-        del self.running[position]
-        lost = RequestEvent(now_ns, "preempted", victim.num_computed_tokens, len(victim.block_table))
-        victim.history.append(lost)
-        self.kv.free(victim)
-        victim.num_computed_tokens = 0
-        victim.num_preemptions += 1
-        victim.status = RequestStatus.PREEMPTED
-        self.waiting.push_preempted(victim)
-        plan.preempted.append(victim)
+    def _run(self, plan: StepPlan, head: Request, num_tokens: int, how: str = "") -> None:
+        self.room.seat(head)
+        self.running.append(head)
+        blocks = len(head.block_table)
+        head.history.append(RequestEvent(plan.time_ns, "admitted", head.num_computed_tokens, blocks, how))
+        plan.add(head, num_tokens)
 
     def finish_step(self, plan: StepPlan, result: StepResult) -> list[TokenEvent]:
         """Take in what a step produced: computed counts, new tokens, requests that ended.
 
-        Returns one event per new token, in the plan's order.
+        Returns one event per request that waited too long, then one per new token, in the plan's order.
         """
         self._step_in_flight = None
         now_ns = self._clock.now_ns()
+        events = [TokenEvent(r.request_id, (), now_ns, r.finish_reason) for r in plan.timed_out]
         new_tokens = iter(result.token_ids)
-        events = []
         ended = False
-        for share in plan.scheduled:
-            request = share.request
-            token = next(new_tokens) if share.samples else None
-            request.num_computed_tokens = share.num_computed + share.num_tokens
-            if request.num_computed_tokens > request.max_computed_tokens:
-                request.max_computed_tokens = request.num_computed_tokens
+        for request, computed, num_tokens, samples, _ in plan.scheduled:
+            token = next(new_tokens) if samples else None
+            computed += num_tokens
+            request.num_computed_tokens = computed
+            if computed > request.max_computed_tokens:
+                request.max_computed_tokens = computed
             if request.status is RequestStatus.FINISHED:  # aborted while the step ran
                 self.kv.free(request)
                 continue
             if token is None:
                 continue
             request.token_ids.append(token)
-            reason = self._finish_reason(request, token)
+            reason = request.reason_to_end(token, self._eos_token_ids)
             if reason is not None:
                 self._end(request, reason)
                 self.kv.free(request)
+                self.room.output_length.observe(request)
                 ended = True
             events.append(TokenEvent(request.request_id, (token,), now_ns, reason))
         if ended:
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
         return events
-
-    def _finish_reason(self, request: Request, token: int) -> FinishReason | None:
-        sampling = request.sampling
-        if not sampling.ignore_eos and token in self._eos_token_ids:
-            return FinishReason.STOP
-        if sampling.stop_token_ids and token in sampling.stop_token_ids:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if request.num_output_tokens >= sampling.max_tokens else None
 
     def _end(self, request: Request, reason: FinishReason) -> None:
         request.status = RequestStatus.FINISHED
@@ -260,7 +304,7 @@ class Scheduler:
         del self._requests[request.request_id]
 
     def check_integrity(self) -> None:
-        """Check the invariants, those of the pool included. For tests and debugging.
+        """Check the invariants, those of the pools included. For tests and debugging.
 
         Raises:
             AssertionError: with what is wrong.
@@ -268,12 +312,18 @@ class Scheduler:
         assert len(self.running) <= self.config.max_num_seqs, f"{len(self.running)} running requests"
         live = list(self._requests.values())
         running = [r for r in live if r.status is RequestStatus.RUNNING]
+        swapped = [r for r in live if r.status is RequestStatus.SWAPPED]
         assert {id(r) for r in running} == {id(r) for r in self.running}, "running list differs from the statuses"
-        assert len(live) - len(running) == len(self.waiting), "waiting count differs from the statuses"
+        assert len(swapped) == len(self.room.swapped), "swapped count differs from the statuses"
+        waiting = len(live) - len(running) - len(swapped)
+        assert waiting == len(self.room.waiting), "waiting count differs from the statuses"
         for request in live:
-            assert 0 <= request.num_computed_tokens <= request.num_tokens, request
-            room = len(request.block_table) * self.kv.block_size
-            assert room >= request.num_computed_tokens, f"{request.request_id} computed more than it has room for"
-            assert request in running or not request.block_table, f"{request.request_id} waits but holds blocks"
+            name, computed = request.request_id, request.num_computed_tokens
+            assert 0 <= computed <= request.num_tokens, request
+            is_swapped = request.status is RequestStatus.SWAPPED
+            table = request.swap_table if is_swapped else request.block_table
+            assert len(table) * self.kv.block_size >= computed, f"{name} computed more than it has room for"
+            assert request.status is RequestStatus.RUNNING or not request.block_table, f"{name} waits but holds blocks"
+            assert is_swapped or not request.swap_table, f"{name} is not swapped but holds host blocks"
         held = [s.request for s in self._step_in_flight.scheduled] if self._step_in_flight else []
         self.kv.check_integrity({id(r): r for r in [*live, *held]}.values())

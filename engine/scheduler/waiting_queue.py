@@ -1,100 +1,111 @@
-"""The requests that wait for a seat, in the order of the scheduling policy."""
+"""The requests that wait for a seat, in the order of the scheduling policy.
+
+A request's key is fixed when it is queued, so nothing is ever sorted again, however long the queue:
+
+    key = class + place within the class + arrival / aging
+
+Class and place make a position: whole numbers are classes, the place lies in [0, 1). `priority - waited / aging` falls
+for all waiting requests alike, so its order is that of `priority + arrival / aging`. Nobody who arrives more than
+`aging` times the difference of two positions later goes ahead: that is the bound on waiting that a policy promises.
+"""
 
 import heapq
-from abc import ABC, abstractmethod
-from collections import deque
+from dataclasses import dataclass
 
-from engine.config import SchedulingPolicy
+from engine.config import SchedulerConfig, SchedulingPolicy
 from engine.request import Request, RequestStatus
 
 
-class WaitingQueue(ABC):
-    """Order of admission. Removed requests stay in the container until they come up, so removing costs nothing."""
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a policy looks at.
 
-    def __init__(self) -> None:
+    Attributes:
+        by_priority: a request's class is its priority value; else all are of one class.
+        by_size: its place within the class is its remaining work, as a share of the largest there can be.
+    """
+
+    by_priority: bool
+    by_size: bool
+
+
+ORDERS: dict[SchedulingPolicy, Order] = {
+    "fcfs": Order(by_priority=False, by_size=False),
+    "sjf": Order(by_priority=False, by_size=True),
+    "priority": Order(by_priority=True, by_size=False),
+    "tiered": Order(by_priority=True, by_size=True),
+}
+
+
+class WaitingQueue:
+    """Order of admission.
+
+    Removed requests stay in the heap until they come up, so removing costs nothing.
+
+    Args:
+        config: policy, aging, and who goes to the head of its class.
+        max_model_len: the largest that remaining work can be, in tokens.
+    """
+
+    def __init__(self, config: SchedulerConfig, max_model_len: int) -> None:
+        self._order = ORDERS[config.policy]
+        self._preempted_lead = config.policy == "fcfs"
+        self._aging_ns = config.aging * 1e9
+        self._short_first_tokens = config.short_first_tokens
+        self._retried_first = config.retried_first
+        self._largest = max_model_len + 1
+        self._heap: list[tuple[float, int, Request]] = []
         self._num_waiting = 0
+        self._num_preempted = 0
 
     def __len__(self) -> int:
         return self._num_waiting
 
-    def push(self, request: Request) -> None:
-        """Queue a request that has arrived."""
-        self._num_waiting += 1
-        self._insert(request)
+    def push(self, request: Request, remaining_tokens: int) -> None:
+        """Queue a request.
 
-    def push_preempted(self, request: Request) -> None:
-        """Queue a request that lost its place."""
+        Args:
+            remaining_tokens: prompt tokens to compute and output tokens to expect, at most `max_model_len`.
+        """
         self._num_waiting += 1
-        self._insert_preempted(request)
+        if self._preempted_lead and request.num_preemptions:
+            # As in vLLM: back at the head, so that the last of several victims comes first.
+            self._num_preempted += 1
+            heapq.heappush(self._heap, (float("-inf"), -self._num_preempted, request))
+        else:
+            heapq.heappush(self._heap, (self._key(request, remaining_tokens), request.sequence_number, request))
+
+    def _key(self, request: Request, remaining_tokens: int) -> float:
+        place = remaining_tokens / self._largest if self._order.by_size else 0.5
+        if self._goes_to_the_head(request):
+            place = 0.0
+        key = place + request.priority if self._order.by_priority else place
+        if self._aging_ns:
+            assert request.arrival_ns is not None
+            key += request.arrival_ns / self._aging_ns
+        return key
+
+    def _goes_to_the_head(self, request: Request) -> bool:
+        if self._retried_first and (request.attempt or request.num_preemptions):
+            return True
+        return request.num_prompt_tokens <= self._short_first_tokens
 
     def peek(self) -> Request | None:
         """Whose turn it is, or None."""
         if not self._num_waiting:
             return None
-        while (head := self._head()).status is RequestStatus.FINISHED:
-            self._drop_head()
+        while (head := self._heap[0][2]).status is RequestStatus.FINISHED:
+            heapq.heappop(self._heap)
         return head
 
     def pop(self) -> None:
         """Take out the request that `peek` returned."""
         self._num_waiting -= 1
-        self._drop_head()
+        heapq.heappop(self._heap)
 
     def discard(self, request: Request) -> None:
         """Take out a waiting request that has been marked as finished."""
         assert request.status is RequestStatus.FINISHED
         self._num_waiting -= 1
-
-    @abstractmethod
-    def _insert(self, request: Request) -> None: ...
-
-    @abstractmethod
-    def _insert_preempted(self, request: Request) -> None: ...
-
-    @abstractmethod
-    def _head(self) -> Request: ...
-
-    @abstractmethod
-    def _drop_head(self) -> None: ...
-
-
-class FCFSQueue(WaitingQueue):
-    """First come, first served; the preempted go to the head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._requests: deque[Request] = deque()
-
-    def _insert(self, request: Request) -> None:
-        self._requests.append(request)
-
-    def _insert_preempted(self, request: Request) -> None:
-        self._requests.appendleft(request)
-
-    def _head(self) -> Request:
-        return self._requests[0]
-
-    def _drop_head(self) -> None:
-        self._requests.popleft()
-
-
-class PriorityQueue(WaitingQueue):
-    """Lowest priority value first, then order of arrival; the preempted queue by their key like anyone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._heap: list[tuple[int, int, Request]] = []
-
-    def _insert(self, request: Request) -> None:
-        heapq.heappush(self._heap, (request.priority, request.sequence_number, request))
-
-    _insert_preempted = _insert
-
-    def _head(self) -> Request:
-        return self._heap[0][2]
-
-    def _drop_head(self) -> None:
-        heapq.heappop(self._heap)
-
-
-QUEUES: dict[SchedulingPolicy, type[WaitingQueue]] = {"fcfs": FCFSQueue, "priority": PriorityQueue}
+        if not self._num_waiting:
+            self._heap.clear()

@@ -1,0 +1,138 @@
+"""Who is let in to wait, and for how long: a queue without limits turns a burst into a delay for everybody after it."""
+
+from collections import deque
+
+from engine.config import SchedulerConfig
+from engine.errors import RequestShed
+from engine.request import Request, RequestStatus
+from engine.scheduler.waiting_queue import ORDERS
+
+# How fast the memory of past admissions fades.
+HALF_LIFE_S = 10.0
+
+
+class ServiceRate:
+    """Prompt tokens admitted per second while requests were left waiting, recent seconds counting most.
+
+    Only then is the rate that of the engine and not that of the arrivals.
+    """
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._seconds = 0.0
+        self._last_ns: int | None = None
+
+    def observe(self, now_ns: int, admitted_tokens: int, *, was_backlogged: bool) -> None:
+        """Take in a step.
+
+        Args:
+            admitted_tokens: prompt tokens of the requests admitted for the first time in this step.
+            was_backlogged: the step before had left requests waiting.
+        """
+        if was_backlogged and self._last_ns is not None:
+            seconds = (now_ns - self._last_ns) / 1e9
+            fade = 0.5 ** (seconds / HALF_LIFE_S)
+            self._tokens = self._tokens * fade + admitted_tokens
+            self._seconds = self._seconds * fade + seconds
+        self._last_ns = now_ns
+
+    def wait_s(self, tokens_ahead: int) -> float:
+        """How long a request with so many prompt tokens before it will wait, in seconds."""
+        if not tokens_ahead:
+            return 0.0
+        # While none has been admitted from the queue, it will last at least as long as it has lasted.
+        return tokens_ahead * self._seconds / self._tokens if self._tokens else self._seconds
+
+
+class Admission:
+    """Counts the requests that wait for their first admission, and turns away those that would be too many.
+
+    A request that was preempted waits too, but it is in: it counts for no limit.
+    """
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+        self._by_priority = ORDERS[config.policy].by_priority
+        self._timeout_ns = round(config.queue_timeout * 1e9)
+        self._num_queued = 0
+        self._queued_tokens: dict[int, int] = {}
+        # By time of queueing; those that no longer wait are dropped when they come up.
+        self._in_order: deque[Request] = deque()
+        self._rate = ServiceRate()
+
+    def check(self, request: Request, free_seats: int) -> None:
+        """Let a request in, or not.
+
+        Args:
+            free_seats: seats that the next step can fill: those who will take them do not count as waiting.
+
+        Raises:
+            RequestShed: with the limit that turns it away.
+        """
+        config, waiting = self._config, max(0, self._num_queued - free_seats)
+        if config.max_queue_len and waiting >= config.max_queue_len:
+            text = f"{waiting} requests wait already, max_queue_len={config.max_queue_len}"
+            self._shed(request, "max_queue_len", text)
+        if config.max_queue_tokens and waiting:
+            tokens = sum(self._queued_tokens.values())
+            if tokens + request.num_prompt_tokens > config.max_queue_tokens:
+                text = f"{tokens} prompt tokens wait already, max_queue_tokens={config.max_queue_tokens}"
+                self._shed(request, "max_queue_tokens", text)
+        if config.max_predicted_wait and waiting:
+            predicted_s = self.predicted_wait_s(request)
+            if predicted_s > config.max_predicted_wait:
+                text = f"it would wait for {predicted_s:.1f} s, max_predicted_wait={config.max_predicted_wait:g}"
+                self._shed(request, "max_predicted_wait", text)
+
+    def _shed(self, request: Request, limit: str, why: str) -> None:
+        excess_s = self.predicted_wait_s(request)
+        if limit == "max_predicted_wait":
+            excess_s -= self._config.max_predicted_wait
+        raise RequestShed(f"{request.request_id} was turned away: {why}", limit, max(1.0, excess_s))
+
+    def predicted_wait_s(self, request: Request) -> float:
+        """How long a request that comes now would wait for its admission, in seconds.
+
+        By the tokens queued before it, in its class and those ahead of it; the order within a class is left aside.
+        """
+        ahead = sum(
+            tokens
+            for priority, tokens in self._queued_tokens.items()
+            if not self._by_priority or priority <= request.priority
+        )
+        return self._rate.wait_s(ahead)
+
+    def queued(self, request: Request) -> None:
+        """A request was let in and waits."""
+        self._num_queued += 1
+        self._queued_tokens[request.priority] = self._queued_tokens.get(request.priority, 0) + request.num_prompt_tokens
+        self._in_order.append(request)
+
+    def left(self, request: Request) -> None:
+        """A request no longer waits for its first admission; its status says so already."""
+        self._num_queued -= 1
+        self._queued_tokens[request.priority] -= request.num_prompt_tokens
+        if not self._queued_tokens[request.priority]:
+            del self._queued_tokens[request.priority]
+        while self._in_order and self._in_order[0].status is not RequestStatus.WAITING:
+            self._in_order.popleft()
+
+    def observe(self, now_ns: int, admitted_tokens: int, *, was_backlogged: bool) -> None:
+        """See `ServiceRate.observe`."""
+        self._rate.observe(now_ns, admitted_tokens, was_backlogged=was_backlogged)
+
+    @property
+    def oldest_ns(self) -> int | None:
+        """When the request that has waited longest for its first admission was queued."""
+        return self._in_order[0].history[0].time_ns if self._in_order else None
+
+    @property
+    def next_timeout_ns(self) -> int | None:
+        """When that request will have waited too long."""
+        oldest_ns = self.oldest_ns
+        return None if oldest_ns is None or not self._timeout_ns else oldest_ns + self._timeout_ns
+
+    def next_expired(self, now_ns: int) -> Request | None:
+        """A request that has waited too long, or None."""
+        expires_ns = self.next_timeout_ns
+        return self._in_order[0] if expires_ns is not None and expires_ns <= now_ns else None
