@@ -66,7 +66,8 @@ class SchedulerConfig:
             and the next one when all of it has left. `dynamic`: likewise, but a batch may wait to grow. The latter
             two do not mix prefill and decode in a step.
         max_queue_delay: `dynamic`: longest that the first of a batch waits for the batch to reach its size.
-        preferred_batch_size: `dynamic`: the size that need not wait; 0 for `max_num_seqs`.
+        preferred_batch_size: `dynamic`: the size at which a batch need not wait, and the most it has; 0 for
+            `max_num_seqs`.
         max_queue_len, max_queue_tokens: a request is turned away that finds so many requests waiting for their first
             admission, or finds some waiting and would make them more than so many prompt tokens.
         queue_timeout: a request not admitted after so long is turned away.

@@ -93,7 +93,7 @@ class Engine:
         t_start = clock.now_ns()
         plan = self.scheduler.schedule()
         t_execute = clock.now_ns()
-        result = self.executor.execute(plan) if plan.scheduled or plan.swap_out else StepResult([])
+        result = self.executor.execute(plan) if plan.scheduled or plan.swap_out or plan.swap_in else StepResult([])
         t_executed = clock.now_ns()
         self.scheduler.preemption_cost.observe(plan, t_executed - t_execute)
         events = self.scheduler.finish_step(plan, result)

@@ -1,8 +1,11 @@
 """From a folder of records to the reports beside them."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from engine.errors import UserError
+from reports.comparison import COMPARISON_FILE, load_comparison
+from reports.comparison_view import comparison_report
 from reports.html import to_html
 from reports.markdown import to_markdown
 from reports.run_view import run_report
@@ -16,14 +19,14 @@ MARKDOWN_FILE = "report.md"
 
 
 def write_reports(folder: Path) -> list[Path]:
-    """Write `report.html` and `report.md` into the folder of a run or a study, each whole or not at all.
+    """Write `report.html` and `report.md` into the folder of a run, a study or a comparison, each whole or not at all.
 
     Returns:
         Both files.
 
     Raises:
-        UserError: the folder holds neither a run nor a study, a file is damaged or of another schema, or the reports
-            cannot be written.
+        UserError: the folder holds none of them, a file is damaged or of another schema, or the reports cannot be
+            written.
     """
     report = build_report(folder)
     outputs = {folder / HTML_FILE: to_html(report), folder / MARKDOWN_FILE: to_markdown(report)}
@@ -39,10 +42,18 @@ def build_report(folder: Path) -> Report:
     """What the records in `folder` say.
 
     Raises:
-        UserError: the folder holds neither a run nor a study, or a file is damaged or of another schema.
+        UserError: the folder holds none of them, or a file is damaged or of another schema.
     """
-    if (folder / STUDY_FILE).is_file():
-        return study_report(load_study(folder))
-    if (folder / RUN_FILE).is_file():
-        return run_report(load_run(folder))
-    raise UserError(f"{folder} is not the folder of a run or a study: give one that holds {RUN_FILE} or {STUDY_FILE}")
+    for name, build in _KINDS.items():
+        if (folder / name).is_file():
+            return build(folder)
+    raise UserError(
+        f"{folder} is not the folder of a run, a study or a comparison: give one that holds {', '.join(_KINDS)}"
+    )
+
+
+_KINDS: Mapping[str, Callable[[Path], Report]] = {
+    STUDY_FILE: lambda folder: study_report(load_study(folder)),
+    COMPARISON_FILE: lambda folder: comparison_report(load_comparison(folder)),
+    RUN_FILE: lambda folder: run_report(load_run(folder)),
+}

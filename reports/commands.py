@@ -4,28 +4,34 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reports.format import setting
+from reports.format import plain
+from reports.settings import assignments, at_default
 from reports.view import Command
 
 WORKLOAD_FILE = "workload.yaml"
 LINE_WIDTH = 66
 
-# vLLM's flag for each setting; a setting at a value that is vLLM's "off" or default gives none.
+# vLLM's flag for each setting that it has; a value that is vLLM's "off" or default, or that it lacks, gives none.
 _VLLM_FLAGS: Mapping[str, Callable[[Any], tuple[str, ...]]] = {
-    "gpu_memory_utilization": lambda v: ("--gpu-memory-utilization", setting(v)),
-    "max_num_seqs": lambda v: ("--max-num-seqs", setting(v)),
-    "max_num_batched_tokens": lambda v: ("--max-num-batched-tokens", setting(v)),
-    "chunk_size": lambda v: ("--long-prefill-token-threshold", setting(v)) if v > 0 else (),
-    "block_size": lambda v: ("--block-size", setting(v)),
+    "gpu_memory_utilization": lambda v: ("--gpu-memory-utilization", plain(v)),
+    "max_num_seqs": lambda v: ("--max-num-seqs", plain(v)),
+    "max_num_batched_tokens": lambda v: ("--max-num-batched-tokens", plain(v)),
+    "chunk_size": lambda v: ("--long-prefill-token-threshold", plain(v)) if v > 0 else (),
+    "block_size": lambda v: ("--block-size", plain(v)),
     "enable_prefix_caching": lambda v: () if v else ("--no-enable-prefix-caching",),
-    "policy": lambda v: ("--scheduling-policy", setting(v)) if v != "fcfs" else (),
+    "policy": lambda v: ("--scheduling-policy", plain(v)) if v == "priority" else (),
 }
 
 
 def vllm_flags(settings: Mapping[str, Any]) -> Command:
-    """The same settings as flags of `vllm serve`."""
-    flags = [to_flag(settings[name]) for name, to_flag in _VLLM_FLAGS.items() if settings.get(name) is not None]
-    return Command("These settings as vLLM flags", _continued([flag for flag in flags if flag]))
+    """The same settings as flags of `vllm serve`. The label names those that vLLM has no flag for."""
+    flags = {name: to_flag(settings[name]) for name, to_flag in _VLLM_FLAGS.items() if settings.get(name) is not None}
+    changed = [name for name, value in settings.items() if value is not None and not at_default(name, value)]
+    left_out = ", ".join(name for name in changed if not flags.get(name))
+    label = "These settings as vLLM flags"
+    if left_out:
+        label += f", without {left_out}: vLLM has no flag for that"
+    return Command(label, _continued([flag for flag in flags.values() if flag]))
 
 
 def bench_command(record: Mapping[str, Any], settings: Mapping[str, Any], rate: float | None) -> Command:
@@ -46,8 +52,8 @@ def bench_command(record: Mapping[str, Any], settings: Mapping[str, Any], rate: 
         ("--seed", record.get("seed")),
     ]
     parts = [("tune", "bench")]
-    parts += [(option, setting(value)) for option, value in options if value is not None]
-    parts += [("--set", f"{name}={setting(value)}") for name, value in settings.items() if value is not None]
+    parts += [(option, plain(value)) for option, value in options if value is not None]
+    parts += [("--set", text) for text in assignments(settings)]
     return Command("Measure these settings", _continued(parts))
 
 

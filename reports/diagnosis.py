@@ -4,164 +4,35 @@ Every finding carries its number. None says what would happen under other settin
 Only steps and requests of the measured window count.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import numpy as np
-
-from reports.format import DASH, count, milliseconds, percent
+from reports.format import DASH, count, milliseconds, percent, seconds
+from reports.run_statistics import STARVED, FirstTokenStatistics, Starvation, StepStatistics
+from reports.settings import assignment, at_default
 from reports.view import Finding
-from workloads.metrics import NS_PER_MS, in_window, queue_ns, ttft_ns
-from workloads.records import RequestRecord
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-KV_FULL = 0.95
 # Below these shares a cause is background, not a bound.
 RARELY_WAITING = 0.05
 MOSTLY_IDLE = 0.30
 # A second cause this close to the first is named with it.
 NEAR_TIE = 0.80
 
-
-@dataclass(frozen=True, slots=True)
-class StepStatistics:
-    """The steps of the measured window.
-
-    Attributes:
-        steps: how many.
-        at_seat_limit, at_token_budget, kv_full: share of steps that used all seats, the whole token budget, more
-            than 95% of the KV blocks; a step may do all three.
-        waiting: share of steps that left requests waiting.
-        waiting_by_cause: share of steps that left requests waiting while that limit was reached. `kv_blocks` also
-            counts steps with a preemption, and those where neither seats nor budget were used up: what kept the
-            next request out was then room for its blocks.
-        host: planning time over step time.
-        preemptions_recompute, preemptions_swap: how many.
-        recomputed: share of the computed tokens that had been computed before.
-        cached_tokens: tokens found in the prefix cache.
-        prefill_tokens, decode_tokens: computed.
-        step_ms, step_with_prefill_ms, step_decode_only_ms: median length; None where there was no such step.
-    """
-
-    steps: int
-    at_seat_limit: float
-    at_token_budget: float
-    kv_full: float
-    waiting: float
-    waiting_by_cause: Mapping[str, float]
-    host: float | None
-    preemptions_recompute: int
-    preemptions_swap: int
-    recomputed: float | None
-    cached_tokens: int
-    prefill_tokens: int
-    decode_tokens: int
-    step_ms: float
-    step_with_prefill_ms: float | None
-    step_decode_only_ms: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class FirstTokenStatistics:
-    """Where the time to the first token goes, over the requests of the window that got one.
-
-    Attributes:
-        requests: how many.
-        queue_ms: mean time from the scheduled arrival to the first admission.
-        prefill_ms: mean time from there to the first token.
-        slowest_queue_share: share of the queue in the TTFT of the slowest 5%.
-    """
-
-    requests: int
-    queue_ms: float
-    prefill_ms: float
-    slowest_queue_share: float | None
-
-    @property
-    def queue_share(self) -> float | None:
-        total = self.queue_ms + self.prefill_ms
-        return self.queue_ms / total if total > 0 else None
-
-
-def step_statistics(
-    iterations: "pd.DataFrame", window: Mapping[str, Any] | None, settings: Mapping[str, Any]
-) -> StepStatistics | None:
-    """Statistics of the window's steps; None when there was none.
-
-    Args:
-        window: `window` of `run.json`; None counts every step.
-        settings: for `max_num_seqs` and `max_num_batched_tokens`.
-    """
-    if window is not None and window.get("start_ns") is not None and window.get("end_ns") is not None:
-        inside = (iterations["t_start"] >= window["start_ns"]) & (iterations["t_start"] < window["end_ns"])
-        iterations = iterations[inside]
-    steps = len(iterations)
-    if steps == 0:
-        return None
-    t = {name: iterations[name].to_numpy(dtype=np.float64) for name in iterations.columns}
-    tokens = t["prefill_tokens"] + t["decode_tokens"]
-    length = t["t_end"] - t["t_start"]
-    waiting = t["waiting"] > 0
-    seats = t["running"] >= settings["max_num_seqs"]
-    budget = tokens >= settings["max_num_batched_tokens"]
-    full = t["kv_blocks_used"] > KV_FULL * t["kv_blocks_total"]
-    preempting = (t["preemptions_recompute"] + t["preemptions_swap"]) > 0
-    no_room = full | preempting | ~(seats | budget)
-    with_prefill, decode_only = t["prefill_tokens"] > 0, (t["prefill_tokens"] == 0) & (t["decode_tokens"] > 0)
-    return StepStatistics(
-        steps=steps,
-        at_seat_limit=float(seats.mean()),
-        at_token_budget=float(budget.mean()),
-        kv_full=float(full.mean()),
-        waiting=float(waiting.mean()),
-        waiting_by_cause={
-            "seats": float((waiting & seats).mean()),
-            "token_budget": float((waiting & budget).mean()),
-            "kv_blocks": float((waiting & no_room).mean()),
-        },
-        host=float(t["schedule_time_ns"].sum() / length.sum()) if length.sum() > 0 else None,
-        preemptions_recompute=int(t["preemptions_recompute"].sum()),
-        preemptions_swap=int(t["preemptions_swap"].sum()),
-        recomputed=float(t["recomputed_tokens"].sum() / tokens.sum()) if tokens.sum() > 0 else None,
-        cached_tokens=int(t["cached_tokens"].sum()),
-        prefill_tokens=int(t["prefill_tokens"].sum()),
-        decode_tokens=int(t["decode_tokens"].sum()),
-        step_ms=float(np.median(length)) / 1e6,
-        step_with_prefill_ms=float(np.median(length[with_prefill])) / 1e6 if with_prefill.any() else None,
-        step_decode_only_ms=float(np.median(length[decode_only])) / 1e6 if decode_only.any() else None,
-    )
-
-
-def first_token_statistics(requests: Sequence[RequestRecord]) -> FirstTokenStatistics | None:
-    """Statistics of a run's requests; None when none of the window got a token."""
-    pairs = [
-        (queue, ttft)
-        for request in in_window(requests)
-        if (queue := queue_ns(request)) is not None and (ttft := ttft_ns(request)) is not None
-    ]
-    if not pairs:
-        return None
-    queue_ms, ttft_ms = (np.array(values, dtype=np.float64) / NS_PER_MS for values in zip(*pairs, strict=True))
-    slowest = ttft_ms >= np.quantile(ttft_ms, 0.95)
-    slowest_total = ttft_ms[slowest].sum()
-    return FirstTokenStatistics(
-        requests=len(pairs),
-        queue_ms=float(queue_ms.mean()),
-        prefill_ms=float((ttft_ms - queue_ms).mean()),
-        slowest_queue_share=float(queue_ms[slowest].sum() / slowest_total) if slowest_total > 0 else None,
-    )
+ADMISSION_LIMITS = ("max_queue_len", "max_queue_tokens", "queue_timeout", "max_predicted_wait")
+# These order the queue by something else than arrival, so that without aging others can be overtaken for ever.
+OVERTAKING_POLICIES = frozenset(("sjf", "priority", "tiered"))
 
 
 def findings(
-    steps: StepStatistics | None, first_token: FirstTokenStatistics | None, meta: Mapping[str, Any]
+    steps: StepStatistics | None,
+    first_token: FirstTokenStatistics | None,
+    starved: Starvation | None,
+    meta: Mapping[str, Any],
 ) -> tuple[Finding, ...]:
     """Plain statements about a run, the most telling first.
 
     Args:
-        meta: its `run.json`, for the settings and for `device_idle_share`, which is computed where the summary is.
+        meta: its `run.json`, for the settings and for what its `summary` and `classes` say.
     """
     if steps is None:
         return (Finding("No steps", "The engine made no step in the measured window: there is nothing to explain."),)
@@ -169,7 +40,8 @@ def findings(
     found = [_bound(steps, idle, meta["settings"])]
     if first_token is not None:
         found.append(_first_token(first_token))
-    found.append(_preemption(steps))
+    found += _starvation(starved, meta["settings"]) + _turned_away(meta)
+    found.append(_preemption(steps, meta))
     if steps.step_with_prefill_ms is not None and steps.step_decode_only_ms is not None:
         found.append(
             Finding(
@@ -194,11 +66,12 @@ def _bound(steps: StepStatistics, idle: float | None, settings: Mapping[str, Any
         return Finding("Bound by compute", f"{text}: {step}.")
     names = {
         "seats": ("seats", f"all {count(settings.get('max_num_seqs'))} seats were taken"),
-        "token_budget": (
+        "budget": (
             "the token budget",
             f"the budget of {count(settings.get('max_num_batched_tokens'))} tokens was used up",
         ),
-        "kv_blocks": ("KV blocks", "there was no room for the next request's KV blocks"),
+        "blocks": ("KV blocks", "there was no room for the next request's KV blocks"),
+        "batch": ("the batching mode", "the batch was closed or still growing"),
     }
     ranked = sorted(steps.waiting_by_cause.items(), key=lambda item: -item[1])
     top = [cause for cause, share in ranked if share >= NEAR_TIE * ranked[0][1]]
@@ -226,16 +99,62 @@ def _first_token(stats: FirstTokenStatistics) -> Finding:
     return Finding(f"Time to first token is {where}", text)
 
 
-def _preemption(steps: StepStatistics) -> Finding:
+def _starvation(starved: Starvation | None, settings: Mapping[str, Any]) -> list[Finding]:
+    if starved is None or settings.get("policy") not in OVERTAKING_POLICIES or settings.get("aging"):
+        return []
+    who = ", ".join(f"{count(number)} of class {name}" for name, number in sorted(starved.by_class.items()))
+    return [
+        Finding(
+            "Requests starved",
+            f"{count(sum(starved.by_class.values()))} requests ({who}) waited more than {STARVED} times the median of "
+            f"{milliseconds(starved.median_ms)}, the longest {milliseconds(starved.longest_ms)} (class "
+            f"{starved.longest_class}). {assignment('policy', settings['policy'])} lets newcomers overtake without "
+            "limit while aging is off.",
+        )
+    ]
+
+
+def _turned_away(meta: Mapping[str, Any]) -> list[Finding]:
+    summary = meta["summary"]
+    shed, timed_out = summary.get("num_shed") or 0, summary.get("num_queue_timeouts") or 0
+    if shed + timed_out == 0:
+        return []
+    total = (summary.get("completed") or 0) + (summary.get("failed") or 0)
+    text = (
+        f"{count(shed + timed_out)} of {count(total)} requests ({percent((shed + timed_out) / total)}): "
+        f"{count(shed)} on arrival, {count(timed_out)} after waiting too long"
+        f"{_by_class(meta, 'num_shed', 'num_queue_timeouts')}."
+    )
+    limits = [(name, meta["settings"].get(name)) for name in ADMISSION_LIMITS]
+    if active := [assignment(name, value) for name, value in limits if value and not at_default(name, value)]:
+        text += f" The limits: {', '.join(active)}."
+    return [Finding("Turned away", text)]
+
+
+def _by_class(meta: Mapping[str, Any], *keys: str) -> str:
+    """` (batch 8, interactive 2)`: a sum of counts by class, empty where there is one class only."""
+    classes = meta.get("classes") or {}
+    if len(classes) < 2:
+        return ""
+    return f" ({', '.join(f'{name} {count(sum(c.get(key) or 0 for key in keys))}' for name, c in classes.items())})"
+
+
+def _preemption(steps: StepStatistics, meta: Mapping[str, Any]) -> Finding:
     total = steps.preemptions_recompute + steps.preemptions_swap
     if total == 0:
         return Finding("No preemptions", f"0 preemptions in {count(steps.steps)} steps; nothing was computed twice.")
-    return Finding(
-        "Preemptions",
-        f"{count(total)} preemptions in {count(steps.steps)} steps ({count(steps.preemptions_recompute)} by "
-        f"recompute, {count(steps.preemptions_swap)} by swap); {percent(steps.recomputed)} of the computed tokens "
-        "had been computed before.",
+    text = (
+        f"{count(total)} preemptions in {count(steps.steps)} steps: {count(steps.preemptions_recompute)} by recompute, "
+        f"{count(steps.preemptions_swap)} by swap. {percent(steps.recomputed)} of the computed tokens had been "
+        "computed before."
     )
+    victims = sum(numbers.get("preemptions") or 0 for numbers in (meta.get("classes") or {}).values())
+    if victims:
+        text += (
+            f" The window's requests were preempted {count(victims)} times{_by_class(meta, 'preemptions')} and waited "
+            f"{seconds(meta['summary'].get('preempted_wait_s'))} in all to run again."
+        )
+    return Finding("Preemptions", text)
 
 
 def _device(steps: StepStatistics, idle: float | None) -> Finding:
@@ -252,8 +171,16 @@ def indicators(steps: StepStatistics | None, first_token: FirstTokenStatistics |
     return (*of_steps, *of_requests)
 
 
+_CAUSES = (("seats", "seats"), ("budget", "the token budget"), ("blocks", "KV blocks"), ("batch", "the batch"))
+
+
+def _share_of(cause: str) -> Callable[[StepStatistics], str]:
+    return lambda steps: percent(steps.waiting_by_cause[cause])
+
+
 _STEP_INDICATORS: tuple[tuple[str, Callable[[StepStatistics], str]], ...] = (
     ("Steps that left requests waiting", lambda s: percent(s.waiting)),
+    *((f"Steps that left them waiting for {what}", _share_of(cause)) for cause, what in _CAUSES),
     ("Steps at the seat limit", lambda s: percent(s.at_seat_limit)),
     ("Steps at the token budget", lambda s: percent(s.at_token_budget)),
     ("Steps with KV use above 95%", lambda s: percent(s.kv_full)),

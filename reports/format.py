@@ -117,8 +117,8 @@ def size(value: float | None) -> str:
     return f"{number(value / GIB)} GiB" if value >= GIB / 10 else f"{number(value / MIB)} MiB"
 
 
-def setting(value: object) -> str:
-    """A setting's value as the command line takes it: no separators, nothing rounded."""
+def plain(value: object) -> str:
+    """A value as the command line takes it: no separators, nothing rounded."""
     if value is None:
         return DASH
     if isinstance(value, bool):

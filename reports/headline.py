@@ -12,9 +12,9 @@ from reports.format import (
     milliseconds,
     request_rate,
     required_percent,
-    setting,
     text,
 )
+from reports.settings import assignment
 from reports.sides import Side, baseline_side, winner_side
 from reports.study import StudyFolder
 from reports.view import Headline, Tone
@@ -99,7 +99,7 @@ def changed_settings(baseline: Side | None, side: Side) -> str:
     """The settings of a side that differ from the baseline's, `name=value, ...`; all when there is no baseline."""
     before = {} if baseline is None else baseline.settings
     changed = [(name, value) for name, value in side.settings.items() if before.get(name) != value]
-    return ", ".join(f"{text(name)}={setting(value)}" for name, value in changed)
+    return ", ".join(assignment(name, value) for name, value in changed)
 
 
 def nothing_held(study: Mapping[str, Any]) -> bool:

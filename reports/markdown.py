@@ -2,8 +2,9 @@
 
 import re
 
-from reports.charts import Chart, TraceChart, TrialChart
+from reports.charts import Chart, TrialChart
 from reports.format import clean, number
+from reports.trace_chart import TraceChart
 from reports.view import Command, Report, Section, Table
 
 MAX_ROWS = 24
@@ -63,7 +64,7 @@ def _sparkline(chart: Chart) -> str:
         return f"Goodput by trial, 0 to {number(max(goodputs))} requests/s: `{_sparks(goodputs, max(goodputs))}`"
     if isinstance(chart, TraceChart):
         blocks = _sparks(list(chart.kv_mean_percent), 100)
-        return f"KV use of the {chart.label} over its steps, 0 to 100%: `{blocks}`"
+        return f"{_inline(f'KV use of the {chart.label} over its steps, 0 to 100%')}: `{blocks}`"
     return ""
 
 

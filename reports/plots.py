@@ -6,25 +6,38 @@ sets text and grid colours, so that the figures follow the reader's scheme.
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from reports.charts import Chart, Floats, ImportanceChart, LatencyChart, TraceChart, TrialChart
+from reports.charts import Chart, ImportanceChart, LatencyChart, TrialChart
+from reports.trace_chart import Floats, TraceChart
+from reports.wait_chart import WaitChart
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#2b7bba", "#d9691e", "#1b9e77", "#b0609c", "#8b929c"
-CURVES = ((ORANGE, "dash"), (BLUE, "solid"))
+# A pair of curves is a default and a winner; of more, each is one of several equals.
+PAIR = ((ORANGE, "dash"), (BLUE, "solid"))
+MANY = tuple((color, dash) for dash in ("solid", "dash", "dot") for color in (BLUE, ORANGE, GREEN, PURPLE, GREY))
+CAUSES = {
+    "seats": ("no seat", BLUE),
+    "budget": ("no token budget", ORANGE),
+    "blocks": ("no room in the KV cache", PURPLE),
+    "behind_head": ("behind the head of the queue", "#d9a9cb"),
+    "batch": ("batch closed or growing", GREEN),
+}
 
 # Wider than this, a linear axis would squeeze most requests against its left end.
 LOG_SPREAD = 20
+# Wider than this, labels at 1, 2 and 5 of every power would run into each other.
+CROWDED_SPREAD = 300
 
 
 def figures(charts: Sequence[Chart]) -> list[go.Figure]:
-    """One figure per chart, in order. Trace charts drawn together share their scales, so that they compare."""
-    traces = [chart for chart in charts if isinstance(chart, TraceChart)]
-    return [_DRAWERS[type(chart)](chart, traces) for chart in charts]
+    """One figure per chart, in order. Runs drawn beside each other over time share their scales, for comparison."""
+    return [_DRAWERS[type(chart)](chart, [other for other in charts if type(other) is type(chart)]) for chart in charts]
 
 
 def describe(chart: Chart) -> str:
@@ -47,34 +60,68 @@ def _trace(chart: TraceChart, beside: Sequence[TraceChart]) -> go.Figure:
             (("recompute", PURPLE, lambda c: c.recompute_preemptions), ("swap", GREEN, lambda c: c.swap_preemptions)),
         ),
     )
+    if any(c.has_swap_traffic for c in beside):
+        traffic = (("out", PURPLE, lambda c: c.swap_out_mib_s), ("in", GREEN, lambda c: c.swap_in_mib_s))
+        rows += (("Swap traffic, MiB/s", traffic),)
     titles = [
         title + (": " + " · ".join(f'<span style="color:{c}">{n}</span>' for n, c, _ in lines) if lines[1:] else "")
         for title, lines in rows
     ]
-    figure = make_subplots(rows=len(rows), cols=1, shared_xaxes=True, vertical_spacing=0.055, subplot_titles=titles)
+    height = 152 * len(rows)
+    figure = make_subplots(
+        rows=len(rows), cols=1, shared_xaxes=True, vertical_spacing=51 / height, subplot_titles=titles
+    )
     for row, (title, lines) in enumerate(rows, start=1):
         for name, color, values in lines:
             x = chart.ratio_t_s if name == "ratio" else chart.t_s
-            shape = "hv" if name in ("ratio", "recompute", "swap") else "linear"
+            shape = "hv" if name in ("ratio", "recompute", "swap", "out", "in") else "linear"
             line = {"color": color, "width": 1.5, "shape": shape}
             figure.add_scatter(x=_short(x), y=_short(values(chart)), name=name, mode="lines", line=line, row=row, col=1)
         top = max((float(np.nanmax(v)) for c in beside for *_, f in lines if not np.isnan(v := f(c)).all()), default=0)
         high = 100 if title.startswith("KV") else max(top, 1) * 1.05
         figure.update_yaxes(range=[0, high], nticks=5, row=row, col=1)
+    _time_axis(figure, chart, beside, row=len(rows))
+    figure.update_annotations(x=0, xanchor="left", font_size=13)
+    return _styled(figure, height=height, legend=False)
+
+
+def _waits(chart: WaitChart, beside: Sequence[WaitChart]) -> go.Figure:
+    figure = go.Figure()
+    for cause, (name, color) in CAUSES.items():
+        if cause in chart.waiting:
+            figure.add_scatter(
+                x=_short(chart.t_s),
+                y=_short(chart.waiting[cause]),
+                name=name,
+                mode="lines",
+                stackgroup="waiting",
+                line={"color": color, "width": 0.5, "shape": "hv"},
+                fillcolor=color,
+            )
+    top = max(float(sum(c.waiting.values(), np.zeros(1)).max()) for c in beside)
+    figure.update_yaxes(title_text="requests", range=[0, top * 1.05])
+    _time_axis(figure, chart, beside)
+    return _styled(figure, height=340, legend=True)
+
+
+def _time_axis(
+    figure: go.Figure, chart: TraceChart | WaitChart, beside: Sequence[TraceChart | WaitChart], row: int | None = None
+) -> None:
+    """Seconds below the last row, the same for all charts beside each other, with the measured window shaded."""
     if chart.window_s is not None:
         start_s, end_s = chart.window_s
         figure.add_vrect(x0=start_s, x1=end_s, fillcolor=GREY, opacity=0.12, line_width=0, layer="below")
     last_s = max(float(c.t_s[-1]) for c in beside)
     figure.update_xaxes(range=[0, last_s * 1.02 or 1])
-    figure.update_xaxes(title_text="seconds; shaded: the measured window", row=len(rows), col=1)
-    figure.update_annotations(x=0, xanchor="left", font_size=13)
-    return _styled(figure, height=920, legend=False)
+    where = {} if row is None else {"row": row, "col": 1}
+    figure.update_xaxes(title_text="seconds; shaded: the measured window", **where)
 
 
-def _latency(chart: LatencyChart, beside: Sequence[TraceChart]) -> go.Figure:
+def _latency(chart: LatencyChart, beside: Sequence[LatencyChart]) -> go.Figure:
     figure = go.Figure()
-    # The last colours: a lone run is drawn like a winner.
-    for curve, (color, dash) in zip(chart.curves, CURVES[-len(chart.curves) :], strict=True):
+    # The last colours of the pair: a lone run is drawn like a winner.
+    styles = PAIR[-len(chart.curves) :] if len(chart.curves) <= len(PAIR) else MANY
+    for curve, (color, dash) in zip(chart.curves, cycle(styles), strict=False):
         figure.add_scatter(
             x=_short(curve.latency_ms),
             y=_short(100 * curve.share),
@@ -99,7 +146,8 @@ def _latency(chart: LatencyChart, beside: Sequence[TraceChart]) -> go.Figure:
     values = np.concatenate([curve.latency_ms for curve in chart.curves] + [[b.bound_ms for b in chart.bounds]])
     low, high = float(values.min()), float(values.max())
     if low > 0 and high > LOG_SPREAD * low:
-        ticks = [factor * 10.0**power for power in range(-3, 7) for factor in (1, 2, 5)]
+        factors = (1, 2, 5) if high < CROWDED_SPREAD * low else (1,)
+        ticks = [factor * 10.0**power for power in range(-3, 7) for factor in factors]
         figure.update_xaxes(type="log", range=[np.log10(low / 1.1), np.log10(high * 1.1)])
         figure.update_xaxes(tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks], tickangle=0)
     else:
@@ -109,7 +157,7 @@ def _latency(chart: LatencyChart, beside: Sequence[TraceChart]) -> go.Figure:
     return _styled(figure, height=340, legend=True)
 
 
-def _trials(chart: TrialChart, beside: Sequence[TraceChart]) -> go.Figure:
+def _trials(chart: TrialChart, beside: Sequence[TrialChart]) -> go.Figure:
     figure = go.Figure()
     groups = (("met the SLO", True, BLUE, "circle"), ("missed the SLO", False, GREY, "x-thin-open"))
     for name, feasible, color, symbol in groups:
@@ -142,7 +190,7 @@ def _trials(chart: TrialChart, beside: Sequence[TraceChart]) -> go.Figure:
     return _styled(figure, height=340, legend=True)
 
 
-def _importance(chart: ImportanceChart, beside: Sequence[TraceChart]) -> go.Figure:
+def _importance(chart: ImportanceChart, beside: Sequence[ImportanceChart]) -> go.Figure:
     figure = go.Figure(
         go.Bar(
             x=[100 * share for share in reversed(chart.shares)],
@@ -178,14 +226,16 @@ def _short(values: Floats) -> list[float | None]:
     return [None if np.isnan(value) else float(f"{value:.5g}") for value in values]
 
 
-_DRAWERS: Mapping[type, Callable[[Any, Sequence[TraceChart]], go.Figure]] = {
+_DRAWERS: Mapping[type, Callable[[Any, Sequence[Any]], go.Figure]] = {
     TraceChart: _trace,
+    WaitChart: _waits,
     LatencyChart: _latency,
     TrialChart: _trials,
     ImportanceChart: _importance,
 }
 _TITLES: Mapping[type, Callable[[Any], str]] = {
     TraceChart: lambda chart: f"Steps of the {chart.label} over time",
+    WaitChart: lambda chart: f"Requests waiting in the {chart.label}, by cause",
     LatencyChart: lambda chart: f"{chart.metric} by share of requests",
     TrialChart: lambda chart: "Goodput by trial",
     ImportanceChart: lambda chart: "Which parameters matter",

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from reports.classes_view import classes_table
 from reports.commands import bench_command, vllm_flags
-from reports.format import count, milliseconds, request_rate, setting, text, token_rate
+from reports.format import count, milliseconds, request_rate, text, token_rate
 from reports.headline import run_headline
+from reports.preemption_view import preemptions_section
 from reports.sections import (
     CLOSED_LOOP,
     MAIN_ROWS,
@@ -19,7 +21,9 @@ from reports.sections import (
     trace_section,
     validity_table,
 )
+from reports.settings_view import settings_tables
 from reports.view import Fact, Report, Section, Table
+from reports.waits_view import waits_section
 from workloads.records import RunRecord
 
 
@@ -43,6 +47,8 @@ def run_report(record: RunRecord) -> Report:
             attainment_section(meta),
             Section("numbers", "Results", tables=run_tables(meta)),
             trace_section(runs),
+            waits_section(runs),
+            preemptions_section(runs),
             latency_section(runs, (meta.get("verdict") or {}).get("bounds") or ()),
             diagnosis_section(runs),
             repeat_section(meta, (command,)),
@@ -65,18 +71,19 @@ def run_facts(meta: Mapping[str, Any]) -> tuple[Fact, ...]:
 
 
 def run_tables(meta: Mapping[str, Any]) -> tuple[Table, ...]:
-    """Settings, numbers and latencies of a run."""
+    """Settings, numbers and latencies of a run, and its classes."""
     summary = meta["summary"]
     rate = CLOSED_LOOP if meta.get("rate") is None else request_rate(meta["rate"])
-    settings = tuple((name, setting(value)) for name, value in meta["settings"].items())
     goodput = request_rate(summary.get("request_goodput"))
     main = tuple((name, write(summary.get(key))) for name, key, write in MAIN_ROWS)
     more = tuple((name, write(summary.get(key))) for name, key, write in MORE_ROWS)
+    classes = classes_table(meta)
     return (
-        Table(("Setting", "Value"), settings, numeric=frozenset((1,))),
+        *settings_tables([("Value", meta["settings"])]),
         Table(("Result", "Value"), (("Offered rate", rate), ("Goodput", goodput), *main), numeric=frozenset((1,))),
         Table(("More results", "Value"), more, numeric=frozenset((1,)), essential=False),
         latency_table(summary),
+        *([classes] if classes else []),
     )
 
 

@@ -1,4 +1,4 @@
-"""Parts that the reports of a run and of a study have in common."""
+"""Parts that the reports of a run, a study and a comparison have in common."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -109,6 +109,8 @@ MORE_ROWS = (
     ("p99 TPOT", "p99_tpot_ms", milliseconds),
     ("p95 E2E", "p95_e2el_ms", milliseconds),
     ("Completed requests", "completed", count),
+    ("Turned away on arrival", "num_shed", count),
+    ("Timed out in the queue", "num_queue_timeouts", count),
     ("Not completed, for any reason", "failed", count),
     ("Largest KV use", "max_kv_utilization", percent),
     ("Device idle", "device_idle_share", percent),
@@ -132,7 +134,7 @@ def latency_table(summary: Mapping[str, Any]) -> Table:
 
 def trace_section(runs: Sequence[tuple[str, "RunRecord"]]) -> Section:
     """Steps over time, one chart per run."""
-    from reports.charts import trace_chart
+    from reports.trace_chart import trace_chart
 
     charts = [trace_chart(label, run.iterations, run.meta.get("window")) for label, run in runs]
     drawn = tuple(chart for chart in charts if chart is not None)
@@ -158,14 +160,17 @@ def latency_section(runs: Sequence[tuple[str, "RunRecord"]], bounds: Sequence[Ma
 
 def diagnosis_section(runs: Sequence[tuple[str, "RunRecord"]]) -> Section:
     """What bounds the last of the runs, and the numbers of all beside each other."""
-    from reports.diagnosis import findings, first_token_statistics, indicators, step_statistics
+    from reports.diagnosis import findings, indicators
+    from reports.run_statistics import first_token_statistics, starvation, step_statistics
 
     columns = []
     found: tuple[Finding, ...] = ()
     for _, run in runs:
         steps = step_statistics(run.iterations, run.meta.get("window"), run.meta["settings"])
-        first_token = first_token_statistics(run.request_records())
-        found = findings(steps, first_token, run.meta)
+        requests = run.request_records()
+        first_token = first_token_statistics(requests)
+        starved = starvation(requests, steps.step_ms) if steps is not None else None
+        found = findings(steps, first_token, starved, run.meta)
         columns.append(indicators(steps, first_token))
     if not columns:
         return Section("diagnosis", "Diagnosis", text=("No run can be read.",))

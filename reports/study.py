@@ -1,20 +1,15 @@
 """A study's folder, read and checked: the study's own record and every run that can still be read."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine.errors import UserError
-from workloads.records import RUN_FILE, SCHEMA_VERSION, RunRecord
+from reports.shape import Shape, read_record, require_shape
+from workloads.records import RUN_FILE, RunRecord
 
 STUDY_FILE = "study.json"
 SIDES = ("baseline", "winner")
-
-Shape = Mapping[str, type | tuple[type, ...]]
-
-_JSON_NAMES: Mapping[type, str] = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
 
 _STUDY_SHAPE: Shape = {
     "model": dict,
@@ -40,6 +35,7 @@ _RUN_SHAPE: Shape = {
     "memory": (dict, type(None)),
     "workload": (dict, type(None)),
     "window": (dict, type(None)),
+    "classes": dict,
     "slo": (str, type(None)),
     "verdict": (dict, type(None)),
     "validity": (dict, type(None)),
@@ -72,8 +68,10 @@ def load_run(path: Path) -> RunRecord:
         UserError: no run there, a damaged file, or a schema this version does not read.
     """
     record = RunRecord.load(path)
-    _require_shape(record.meta, _RUN_SHAPE, str(path / RUN_FILE))
-    _require_shape(record.meta["settings"], _SETTINGS_SHAPE, f"{path / RUN_FILE}: settings")
+    require_shape(record.meta, _RUN_SHAPE, str(path / RUN_FILE))
+    require_shape(record.meta["settings"], _SETTINGS_SHAPE, f"{path / RUN_FILE}: settings")
+    for name, numbers in record.meta["classes"].items():
+        require_shape(numbers, {}, f"{path / RUN_FILE}: classes.{name}")
     return record
 
 
@@ -83,7 +81,7 @@ def load_study(folder: Path) -> StudyFolder:
     Raises:
         UserError: `study.json` is missing, damaged, or of a schema this version does not read.
     """
-    return open_study(_read_study(folder / STUDY_FILE), folder)
+    return open_study(read_record(folder / STUDY_FILE, "study"), folder)
 
 
 def open_study(study: dict[str, Any], folder: Path) -> StudyFolder:
@@ -93,14 +91,14 @@ def open_study(study: dict[str, Any], folder: Path) -> StudyFolder:
         UserError: the record does not have the form of a study.
     """
     where = str(folder / STUDY_FILE)
-    _require_shape(study, _STUDY_SHAPE, where)
+    require_shape(study, _STUDY_SHAPE, where)
     for i, trial in enumerate(study["trials"]):
-        _require_shape(trial, _TRIAL_SHAPE, f"{where}: trials[{i}]")
+        require_shape(trial, _TRIAL_SHAPE, f"{where}: trials[{i}]")
         for run in trial["runs"]:
-            _require_shape(run, _TRIAL_RUN_SHAPE, f"{where}: trials[{i}].runs")
+            require_shape(run, _TRIAL_RUN_SHAPE, f"{where}: trials[{i}].runs")
     for label in SIDES:
         if side := (study["confirmation"] or {}).get(label):
-            _require_shape(side, _SIDE_SHAPE, f"{where}: confirmation.{label}")
+            require_shape(side, _SIDE_SHAPE, f"{where}: confirmation.{label}")
     runs: dict[str, RunRecord] = {}
     problems: dict[str, str] = {}
     for path in _run_paths(study):
@@ -117,33 +115,3 @@ def _run_paths(study: dict[str, Any]) -> list[str]:
     for label in SIDES:
         paths += ((study["confirmation"] or {}).get(label) or {}).get("runs", [])
     return list(dict.fromkeys(paths))
-
-
-def _read_study(path: Path) -> dict[str, Any]:
-    try:
-        study = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is damaged: not JSON ({error})") from error
-    if not isinstance(study, dict):
-        raise UserError(f"{path} is damaged: it holds a {type(study).__name__}, not an object")
-    if study.get("schema_version") != SCHEMA_VERSION:
-        raise UserError(
-            f"{path} has schema_version {study.get('schema_version')!r}; this version of tune reads {SCHEMA_VERSION}"
-        )
-    if study.get("kind") != "study":
-        raise UserError(f"{path} has kind {study.get('kind')!r}; the record of a study has kind 'study'")
-    return study
-
-
-def _require_shape(record: Any, shape: Shape, where: str) -> None:
-    if not isinstance(record, dict):
-        raise UserError(f"{where} is damaged: it is {record!r}, where an object belongs")
-    for key, kind in shape.items():
-        if key not in record:
-            raise UserError(f"{where} is damaged: {key} is missing")
-        if not isinstance(record[key], kind):
-            kinds = kind if isinstance(kind, tuple) else (kind,)
-            right = " or ".join("null" if k is type(None) else _JSON_NAMES[k] for k in kinds)
-            raise UserError(f"{where} is damaged: {key} is {record.get(key)!r}, where {right} belongs")

@@ -15,10 +15,10 @@ from reports.format import (
     milliseconds,
     percent,
     request_rate,
-    setting,
     text,
 )
 from reports.headline import recommended, study_headline
+from reports.preemption_view import preemptions_section
 from reports.sections import (
     MAIN_ROWS,
     MORE_ROWS,
@@ -31,9 +31,12 @@ from reports.sections import (
     trial_mark,
     validity_table,
 )
+from reports.settings import assignment, setting_text, short_names
+from reports.settings_view import settings_tables
 from reports.sides import Side, baseline_side, representative_run, winner_side
 from reports.study import StudyFolder
 from reports.view import Command, Fact, Report, Section, Table
+from reports.waits_view import waits_section
 from workloads.records import RunRecord
 
 
@@ -54,6 +57,8 @@ def study_report(folder: StudyFolder) -> Report:
             attainment_section(folder),
             comparison_section(folder),
             trace_section(runs),
+            waits_section(runs),
+            preemptions_section(runs),
             latency_section(runs, bounds),
             _trials(folder),
             diagnosis_section(runs),
@@ -128,19 +133,9 @@ def comparison_section(folder: StudyFolder) -> Section:
     lines = [source]
     if confirmation := folder.study["confirmation"]:
         lines.append(f"Confirmation: {text(confirmation.get('verdict'))}. {text(confirmation.get('text'))}")
-    tables = (_result_table(sides), _settings_table(sides), _more_results_table(sides))
+    settings = settings_tables([(side.label, side.settings) for side in sides])
+    tables = (_result_table(sides), *settings, _more_results_table(sides))
     return Section("comparison", "Baseline and winner", text=tuple(lines), tables=tables)
-
-
-def _settings_table(sides: Sequence[Side]) -> Table:
-    names = dict.fromkeys(name for side in sides for name in side.settings)
-    rows = tuple((name, *(setting(side.settings.get(name)) for side in sides)) for name in names)
-    return Table(
-        headers=("Setting", *(side.label for side in sides)),
-        rows=rows,
-        numeric=frozenset(range(1, len(sides) + 1)),
-        highlight=frozenset(i for i, row in enumerate(rows) if len(set(row[1:])) > 1),
-    )
 
 
 def _result_table(sides: Sequence[Side]) -> Table:
@@ -219,14 +214,15 @@ def _trial_table(folder: StudyFolder) -> Table:
     trials = sorted(folder.study["trials"], key=_rank)
     names = list(dict.fromkeys(name for trial in trials for name in trial["settings"]))
     varied = [name for name in names if len({repr(trial["settings"].get(name)) for trial in trials}) > 1]
-    fixed = [f"{name}={setting(trials[0]['settings'].get(name))}" for name in names if name not in varied]
+    shown = short_names([trial["settings"] for trial in trials])
+    fixed = [assignment(name, trials[0]["settings"].get(name)) for name in shown if name not in varied]
     rows = tuple(
         (
             f"{trial['number']}{' (baseline)' if trial.get('kind') == 'baseline' else ''}",
             trial_mark(trial["state"]),
             request_rate(trial.get("rate")),
             request_rate(trial.get("goodput")),
-            *(setting(trial["settings"].get(name)) for name in varied),
+            *(setting_text(name, trial["settings"].get(name)) for name in varied),
             _reason(trial),
         )
         for trial in trials
@@ -236,7 +232,7 @@ def _trial_table(folder: StudyFolder) -> Table:
         rows=rows,
         numeric=frozenset(range(2, 4 + len(varied))),
         highlight=frozenset(i for i, trial in enumerate(trials) if trial["number"] == best),
-        caption=f"The same in every trial: {', '.join(fixed)}." if fixed else "",
+        caption=f"The same in every trial: {', '.join(fixed)}; all others at their defaults." if fixed else "",
     )
 
 

@@ -9,11 +9,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from reports import run_view, study_view
+from reports import comparison_view, run_view, study_view
+from reports.comparison import load_comparison
+from reports.comparison_headline import comparison_headline
 from reports.format import clean
 from reports.headline import run_headline, study_headline
 from reports.study import open_study
 from reports.view import Command, Headline, Section, Table, Tone
+from reports.waits_view import waits_section
 from workloads.records import RunRecord
 
 _STYLES: Mapping[Tone, str] = {
@@ -48,14 +51,29 @@ def run_summary(record: RunRecord) -> RenderableType:
     from reports.sections import diagnosis_section
 
     meta = record.meta
-    _, *results = run_view.run_tables(meta)
     sections = (
         run_view.validity_section(meta),
         run_view.attainment_section(meta),
-        Section("numbers", "Results", tables=tuple(results)),
+        Section("numbers", "Results", tables=run_view.run_tables(meta)),
+        waits_section([("run", record)]),
         diagnosis_section([("run", record)]),
     )
     return _screen(run_headline(meta), (), sections, record.path)
+
+
+def comparison_summary(folder: Path) -> RenderableType:
+    """A comparison on one screen.
+
+    Args:
+        folder: of the comparison; runs that are not there are left out.
+
+    Raises:
+        UserError: it holds no comparison, or a damaged one.
+    """
+    opened = load_comparison(folder)
+    option = str(opened.comparison["option"])
+    sections = (Section("comparison", f"By {option}", tables=comparison_view.comparison_tables(opened)),)
+    return _screen(comparison_headline(opened), (), sections, folder)
 
 
 def _screen(

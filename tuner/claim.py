@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.settings import Settings
 from tuner.store import Run, StudyStore
 from workloads.metrics import Window, in_window, summarize
-from workloads.pool import pool
+from workloads.pool import pool, pool_waits
 from workloads.records import RunRecord
 from workloads.slo import Slo
 
@@ -88,7 +88,7 @@ def make_side(store: StudyStore, settings: Settings, runs: Sequence[Run], slo: S
         duration_s=window.duration_s,
         meets=verdict.meets,
         verdict=verdict.to_dict(),
-        summary=summarize(requests, iterations, window, slo),
+        summary=summarize(requests, iterations, window, slo, pool_waits(parts)),
         distrust="; ".join(dict.fromkeys(run.distrust for run in runs if not run.is_valid)),
     )
 

@@ -47,6 +47,10 @@ class StudyOptions:
     warmup_follows_service: bool = True
 
 
+class BaselineFailed(UserError):
+    """The default settings could not be measured to an end, for a reason that is worth keeping."""
+
+
 class Tuner:
     """Runs a study from its start, or from where it was interrupted, to its end.
 
@@ -71,7 +75,8 @@ class Tuner:
         """Baseline, search, confirmation.
 
         Raises:
-            UserError, OutOfDeviceMemory: the baseline cannot be measured; the reason is in `study.json` too.
+            BaselineFailed, OutOfDeviceMemory: the default settings cannot be measured; `study.json` says why, too.
+            UserError: what was asked for cannot be.
             KeyboardInterrupt: passed on after the state was stored.
         """
         self._save(state="running", reason=None, confirmation=None)
@@ -111,9 +116,9 @@ class Tuner:
         # Where the time is short, a coarser idea of the default's limit is better than no search.
         self._measure(trial, strategy, keep_s=(1 - BASELINE_SHARE) * (self.budget.total_s or 0.0))
         if trial.state == "failed" and trial.runs and trial.runs[-1].failure is None:
-            raise UserError(f"the baseline cannot be trusted ({trial.error}): give a longer --warmup or --window")
+            raise BaselineFailed(f"the baseline cannot be trusted ({trial.error}): give a longer --warmup or --window")
         if trial.state == "failed":
-            raise UserError(f"the baseline failed, so there is nothing to improve on: {trial.error}")
+            raise BaselineFailed(f"the baseline failed, so there is nothing to improve on: {trial.error}")
         if not trial.held:
             rate = trial.decisive.rate if trial.decisive else None
             self.display.say(f"the default settings do not meet {self.runner.slo}{at(rate)}; looking for some that do")
@@ -134,7 +139,7 @@ class Tuner:
             except (UserError, OutOfDeviceMemory):
                 raise
             except Exception as error:
-                raise UserError(f"the baseline failed, so there is nothing to improve on: {error}") from error
+                raise BaselineFailed(f"the baseline failed, so there is nothing to improve on: {error}") from error
             self._save(burst_rate=rate, burst_served_s=served_s)
         if self.options.warmup_follows_service:
             # An engine that starts empty needs about the time of one request to be as full as it will be.

@@ -1,22 +1,27 @@
 """What is searched: ranges that fit the model and the device, sampled through Optuna."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import UserError
-from tuner.settings import NAMES, Settings, parse_value
+from tuner.catalogue import CATALOGUE
+from tuner.kinds import NumberKind
+from tuner.settings import NAMES, Settings, parse_value, require_known
 
 if TYPE_CHECKING:
     import optuna
 
 TUNED = ("gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "chunk_size")
+DEFAULT_QUEUE_DELAY_S = 0.1
 _CHUNKED = "chunked"
+_MOST_ANSWERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """An interval of numbers, both ends included. Whole numbers are drawn on a logarithmic scale."""
+    """An interval of numbers, both ends included. The setting's kind knows the scale on which it is drawn."""
 
     low: float
     high: float
@@ -36,65 +41,71 @@ Dimension = Range | Choices
 class SearchSpace:
     """The searched settings and their ranges; all others stay as in `fixed`.
 
-    `chunk_size` as a range is searched together with the choice of no limit at all.
+    `chunk_size` as a range is searched together with the choice of no limit at all. An option that cannot act beside
+    the values drawn before it is not drawn.
     """
 
     dimensions: Mapping[str, Dimension]
     fixed: Settings
 
-    def suggest(self, trial: "optuna.Trial") -> Settings:
-        """Draw settings for a trial, in canonical form: never more seats or a larger chunk than tokens."""
-        values: dict[str, Any] = {}
-        for name, dimension in self.dimensions.items():
-            if isinstance(dimension, Choices):
-                values[name] = trial.suggest_categorical(name, dimension.values)
-            elif isinstance(getattr(self.fixed, name), float):
-                values[name] = round(trial.suggest_float(name, dimension.low, dimension.high, step=0.01), 2)
-            elif name != "chunk_size" or trial.suggest_categorical(_CHUNKED, (False, True)):
-                rounded = round_setting(self._suggest_int(trial, name, dimension))
-                # The nearest round number may lie just outside of the range.
-                values[name] = int(min(max(rounded, dimension.low), dimension.high))
-            else:
-                values[name] = 0
-        return Settings.from_dict(self.fixed.to_dict() | values).canonical()
+    def suggest(self, trial: "optuna.trial.BaseTrial") -> Settings:
+        """Draw settings for a trial, in canonical form."""
+        settings = self.fixed
+        for name in NAMES:
+            if name in self.dimensions and not settings.inert_beside(name):
+                settings = replace(settings, **{name: self._draw(trial, name)})
+        return settings.canonical()
 
-    @staticmethod
-    def _suggest_int(trial: "optuna.Trial", name: str, dimension: Range) -> int:
-        return trial.suggest_int(name, int(dimension.low), int(dimension.high), log=True)
+    def _draw(self, trial: "optuna.trial.BaseTrial", name: str) -> Any:
+        dimension = self.dimensions[name]
+        if isinstance(dimension, Choices):
+            return trial.suggest_categorical(name, dimension.values)
+        if name == "chunk_size" and not trial.suggest_categorical(_CHUNKED, (False, True)):
+            return 0
+        kind = CATALOGUE[name].kind
+        assert isinstance(kind, NumberKind)
+        value: float
+        if kind.whole:
+            value = trial.suggest_int(name, int(dimension.low), int(dimension.high), log=kind.logarithmic)
+        else:
+            value = trial.suggest_float(name, dimension.low, dimension.high, log=kind.logarithmic)
+        # The nearest round number may lie just outside of the range.
+        return type(value)(min(max(kind.rounded(value), dimension.low), dimension.high))
 
     def params_of(self, settings: Settings) -> dict[str, Any] | None:
-        """The Optuna parameters that give these settings; None when they lie outside the space."""
-        params: dict[str, Any] = {}
-        for name, dimension in self.dimensions.items():
-            value = getattr(settings, name)
-            if isinstance(dimension, Choices):
-                if value not in dimension.values:
-                    return None
-            elif name == "chunk_size":
-                params[_CHUNKED] = value > 0
-                if value == 0:
-                    continue
-            if isinstance(dimension, Range) and not dimension.low <= value <= dimension.high:
-                return None
-            params[name] = value
-        return params
+        """Optuna parameters that give these settings; None when they lie outside the space.
+
+        Canonical settings do not show every value that was drawn: more seats than tokens, for one. The answers that
+        can have led to them are tried until one does.
+        """
+        from optuna.trial import FixedTrial
+
+        names = [name for name in NAMES if name in self.dimensions]
+        answers = product(*(self._possible(name, getattr(settings, name)) for name in names))
+        for values in islice(answers, _MOST_ANSWERS):
+            params = dict(zip(names, values, strict=True))
+            if isinstance(self.dimensions.get("chunk_size"), Range):
+                params[_CHUNKED] = params["chunk_size"] > 0
+            trial = FixedTrial(params)
+            if self.suggest(trial) == settings:
+                return trial.params
+        return None
+
+    def _possible(self, name: str, value: Any) -> Sequence[Any]:
+        """What may have been drawn where canonical settings have this value, the likeliest first."""
+        dimension = self.dimensions[name]
+        if isinstance(dimension, Choices):
+            return sorted(dimension.values, key=lambda v: v != value)
+        if name == "chunk_size" and value == 0:
+            return (0,)
+        # A value that limits nothing is made plainer, and that is the case for the highest before any other.
+        return (value,) if dimension.low <= value <= dimension.high else (dimension.high,)
 
     def to_dict(self) -> dict[str, list[Any]]:
         """As stored in `study.json`: `[low, high]`, or the list of choices."""
         return {
             name: [d.low, d.high] if isinstance(d, Range) else list(d.values) for name, d in self.dimensions.items()
         }
-
-
-def round_setting(value: int) -> int:
-    """The nearest number of the form 4..8 times a power of two, so that settings are ones that people would type.
-
-    Neighbours differ by an eighth to a fifth, less than what a measurement can tell apart.
-    """
-    if value < 8:
-        return value
-    unit = 1 << (value.bit_length() - 3)
-    return round(value / unit) * unit
 
 
 def default_space(
@@ -109,7 +120,9 @@ def default_space(
         smallest_utilization: least memory share with which one longest request fits beside the largest step.
         max_resident_requests: mean requests that the largest KV cache holds; seats beyond it never fill.
     """
-    seats_high = max(16, min(1024 if on_gpu else 256, round_setting(max(1, max_resident_requests))))
+    seats = CATALOGUE["max_num_seqs"].kind
+    assert isinstance(seats, NumberKind)
+    seats_high = max(16, min(1024 if on_gpu else 256, seats.rounded(max(1, max_resident_requests))))
     lowest_share = min(0.95, max(0.5, round(smallest_utilization + 0.005, 2)))
     ranges = {
         "gpu_memory_utilization": Range(lowest_share, 0.95),
@@ -125,33 +138,67 @@ def with_search(space: SearchSpace, texts: Iterable[str]) -> SearchSpace:
     """The space with `name=low..high` or `name=a,b,c` applied.
 
     Raises:
-        UserError: another form, an unknown name, or an empty range.
+        UserError: another form, an unknown name, an empty range, or a setting that could never act.
     """
     dimensions = dict(space.dimensions)
     for text in texts:
         name, equals, values = (part.strip() for part in text.partition("="))
-        if name not in NAMES:
-            raise UserError(f"--search {text!r}: unknown setting {name!r}: known are {', '.join(NAMES)}")
+        try:
+            require_known(name)
+        except UserError as error:
+            raise UserError(f"--search {text!r}: {error}") from None
         if not equals or not values:
             raise UserError(f"--search {text!r} is not understood: write {name}=low..high or {name}=a,b,c")
         dimensions[name] = _parse_dimension(space.fixed, name, values)
+    for name in dimensions:
+        inert = [settings.inert_beside(name) for settings in _corners(space.fixed, dimensions)]
+        if all(inert):
+            raise UserError(f"--search {name}: it does nothing beside {inert[0]}; set or search that too")
     return SearchSpace(dimensions, space.fixed)
+
+
+def with_queue_delay(settings: Settings, batchings: Iterable[str], given: Iterable[str]) -> Settings:
+    """The settings with a delay where dynamic batching is to be tried and the user gave none.
+
+    Without a delay it would be static batching under another name.
+
+    Args:
+        batchings: the modes to be tried.
+        given: names that the user has set or searches.
+    """
+    if "dynamic" not in batchings or "max_queue_delay" in given:
+        return settings
+    return replace(settings, max_queue_delay=DEFAULT_QUEUE_DELAY_S)
 
 
 def _parse_dimension(fixed: Settings, name: str, values: str) -> Dimension:
     low, dots, high = values.partition("..")
     if not dots:
-        choices = tuple(parse_value(name, v.strip()) for v in values.split(","))
+        choices = tuple(dict.fromkeys(parse_value(name, v) for v in values.split(",")))
         for value in choices:
-            Settings.from_dict(fixed.to_dict() | {name: value})
+            replace(fixed, **{name: value})
         return Choices(choices)
-    if isinstance(getattr(fixed, name), str | bool):
+    kind = CATALOGUE[name].kind
+    if not isinstance(kind, NumberKind):
         raise UserError(f"--search {name}={values!r}: {name} has no range; write {name}=a,b")
-    ends = Range(parse_value(name, low), parse_value(name, high))
-    if not ends.low < ends.high:
+    ends = (parse_value(name, low), parse_value(name, high))
+    if not ends[0] < ends[1]:
         raise UserError(f"--search {name}={values!r}: the range is empty; write low..high with low < high")
-    for value in (ends.low, ends.high):
-        Settings.from_dict(fixed.to_dict() | {name: value})
-    if name == "chunk_size" and ends.low < 1:
-        raise UserError(f"--search {name}={values!r}: a range of chunks starts at 1; no chunking is tried beside it")
-    return ends
+    for end in ends:
+        replace(fixed, **{name: end})
+    if ends[0] <= 0:
+        beside = "no chunking is tried beside it" if name == "chunk_size" else f"to try off too, write {name}=off,a,b"
+        raise UserError(f"--search {name}={values!r}: a range starts above 0; {beside}")
+    return Range(*ends)
+
+
+_DECIDERS = ("policy", "short_first_tokens", "retried_first", "batching", "preemption_mode")
+
+
+def _corners(fixed: Settings, dimensions: Mapping[str, Dimension]) -> Iterable[Settings]:
+    """Settings with every combination of the searched values that decide whether others act."""
+    names = [name for name in _DECIDERS if name in dimensions]
+    ends: list[tuple[Any, ...]] = [
+        d.values if isinstance(d := dimensions[name], Choices) else (d.low, d.high) for name in names
+    ]
+    return (replace(fixed, **dict(zip(names, values, strict=True))) for values in product(*ends))

@@ -151,6 +151,11 @@ class StudyStore:
                 raise UserError(f"{error}; remove its folder, and the run will be made again") from error
             self._runs.append(Run(str(run_file.parent.relative_to(self.path)), meta))
 
+    def discard(self) -> None:
+        """Remove a study that holds no run."""
+        assert not self._runs
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def save(self) -> None:
         """Write `study.json`, whole or not at all."""
         self.record["updated"] = _now()

@@ -1,10 +1,11 @@
 """Durations and memory sizes as people write them on the command line."""
 
 import re
+from decimal import Decimal
 
 from engine.errors import UserError
 
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_SECONDS = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600)}
 _BYTES = {
     "kib": 2**10,
     "mib": 2**20,
@@ -19,15 +20,15 @@ _BYTES = {
 
 
 def parse_duration_s(option: str, text: str) -> float:
-    """`90s`, `10m`, `1h` or `1h30m` in seconds.
+    """`90s`, `200ms`, `10m` or `1h30m` in seconds.
 
     Raises:
         UserError: another form, or nothing above 0.
     """
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smh])", text.strip().lower())
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|[smh])", text.strip().lower())
     if not parts or "".join(n + u for n, u in parts) != text.strip().lower():
-        raise UserError(f"{option} {text!r} is not a duration: write a number with a unit, such as 90s, 10m or 1h30m")
-    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+        raise UserError(f"{option} {text!r} is not a duration: write a number with a unit, such as 90s, 200ms or 1h30m")
+    seconds = float(sum(Decimal(number) * _SECONDS[unit] for number, unit in parts))
     if seconds <= 0:
         raise UserError(f"{option} {text!r} is not possible: it must be longer than nothing")
     return seconds

@@ -8,86 +8,26 @@ last of them run under the same conditions as the first.
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Protocol
 
-from engine.clock import Clock
-from engine.errors import RequestRefused
-from engine.request import Request
-from engine.scheduler.plan import TokenEvent
+from engine.errors import RequestRefused, RequestShed
 from engine.trace import IterationRecord
+from workloads.drive_result import DriveError, DriveResult, Progress, ServingEngine
 from workloads.early_stop import BACKLOG_GROWS, INTERRUPTED, VERDICT_SETTLED, BacklogWatch, SettledWatch
 from workloads.feed import make_feed
 from workloads.inflight import InFlight, prepare
 from workloads.metrics import NS_PER_S, Window
 from workloads.plan import WorkloadPlan
-from workloads.records import Phase, RequestRecord, Status
+from workloads.records import RequestRecord, Status
+from workloads.retries import Retries
 from workloads.slo import Slo
 
 # Idle gaps are slept in pieces, so that `should_stop` and `on_progress` are heard.
 POLL_NS = 250_000_000
 
+# A request that waited in vain is sent again after this time; one turned away at the door after the time it was told.
+RETRY_AFTER_QUEUE_TIMEOUT_S = 1.0
 
-class ServingEngine(Protocol):
-    """What a driver needs of an engine."""
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def has_work(self) -> bool: ...
-
-    def add_request(self, request: Request) -> None: ...
-
-    def abort(self, request_id: str) -> bool: ...
-
-    def step(self) -> tuple[list[TokenEvent], IterationRecord]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is.
-
-    Attributes:
-        phase: of the schedule.
-        elapsed_s, planned_s: time since the start; warm-up and window together.
-        ended, under_way: requests of all phases.
-    """
-
-    phase: Phase
-    elapsed_s: float
-    planned_s: float
-    ended: int
-    under_way: int
-
-
-@dataclass(frozen=True, slots=True)
-class DriveResult:
-    """What a run produced.
-
-    Attributes:
-        requests: by index, those of warm-up and cooldown included.
-        iterations: every step.
-        window: the measured part; it ends early where the run did.
-        stopped_early: None, or why: `verdict settled`, `backlog grows without bound`, `interrupted`.
-    """
-
-    requests: list[RequestRecord]
-    iterations: list[IterationRecord]
-    window: Window
-    stopped_early: str | None
-
-
-class DriveError(Exception):
-    """A step failed. The cause is `__cause__`; what was measured until then is not lost.
-
-    Attributes:
-        partial: all that was recorded; the requests that were under way are `failed`.
-    """
-
-    def __init__(self, cause: Exception, partial: DriveResult) -> None:
-        super().__init__(f"{type(cause).__name__}: {cause}")
-        self.partial = partial
+_TURNED_AWAY: tuple[Status, ...] = ("refused", "shed", "queue_timeout")
 
 
 def drive(
@@ -141,7 +81,11 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 class _Drive:
-    """One run in progress. Invariant: a request that was sent is in `_under_way` or in `_records`, never both."""
+    """One run in progress.
+
+    Invariant: a request that was sent is in one of three places: `_under_way` while the engine has it, `_retries`
+    while it waits to be sent again, `_records` once it has ended.
+    """
 
     def __init__(
         self, engine: ServingEngine, plan: WorkloadPlan, slo: Slo | None, temperature: float, may_stop_early: bool
@@ -155,6 +99,7 @@ class _Drive:
         self._window = Window(window_start, window_start + plan.window_ns)
         self._feed = make_feed(plan, self._start_ns)
         self._under_way: dict[str, InFlight] = {}
+        self._retries = Retries()
         self._window_under_way = 0
         self._records: list[RequestRecord] = []
         self._iterations: list[IterationRecord] = []
@@ -170,7 +115,7 @@ class _Drive:
         on_progress: Callable[[Progress], None] | None,
         should_stop: Callable[[], bool] | None,
     ) -> DriveResult:
-        engine, clock, feed = self._engine, self._engine.clock, self._feed
+        clock, feed = self._engine.clock, self._feed
         window_end = self._window.end_ns
         deadline = window_end + drain_timeout_ns
         next_poll = self._start_ns
@@ -189,16 +134,17 @@ class _Drive:
                     return self._finish(now, stopped_early=INTERRUPTED)
                 if on_progress is not None:
                     on_progress(self._progress(now))
-            if engine.has_work:
+            idle_until = self._idle_until(now)
+            if idle_until is None:
                 self._step()
             else:
-                wake_at = min(feed.due_at(now), next_poll, deadline)
+                wake_at = min(idle_until, next_poll, deadline)
                 clock.sleep_until(min(wake_at, window_end) if now < window_end else wake_at)
 
     def fail(self, error: Exception) -> DriveResult:
         """What was recorded until a step failed; `release` comes after it."""
         now = self._engine.clock.now_ns()
-        for inflight in self._under_way.values():
+        for inflight in (*self._under_way.values(), *self._retries.drain()):
             inflight.end("failed", now, error=f"{type(error).__name__}: {error}")
             self._records.append(inflight.to_record(self._slo))
         return self._result(now, stopped_early=None)
@@ -211,22 +157,45 @@ class _Drive:
                 self._engine.abort(request_id)
         self._under_way.clear()
 
+    @property
+    def _num_under_way(self) -> int:
+        return len(self._under_way) + len(self._retries)
+
+    def _idle_until(self, now: int) -> int | None:
+        """Until when there is nothing to do but to wait; None when the engine has a step to make."""
+        engine_idle_until = None
+        if self._engine.has_work:
+            engine_idle_until = self._engine.idle_until_ns
+            if engine_idle_until is None or engine_idle_until <= now:
+                return None
+        times = (engine_idle_until, self._retries.due_at(), self._feed.due_at(now))
+        return min(t for t in times if t is not None)
+
     def _send_due(self, now: int) -> None:
-        while due := self._feed.next_due(now, len(self._under_way)):
+        while retry := self._retries.pop_due(now):
+            self._send(retry)
+        while due := self._feed.next_due(now, self._num_under_way):
             planned, phase, t_sched = due
             inflight = prepare(planned, phase, t_sched, self._temperature)
             if phase == "window":
                 self._window_under_way += 1
                 if self._settled is not None:
                     self._settled.sent(inflight)
-            inflight.t_send = self._engine.clock.now_ns()
-            try:
-                self._engine.add_request(inflight.request)
-            except RequestRefused as refusal:
-                inflight.end("refused", inflight.t_send, error=str(refusal))
-                self._record(inflight)
-            else:
-                self._under_way[inflight.request.request_id] = inflight
+            self._send(inflight)
+
+    def _send(self, inflight: InFlight) -> None:
+        now = self._engine.clock.now_ns()
+        inflight.sent(now)
+        try:
+            self._engine.add_request(inflight.request)
+        except RequestRefused as refusal:
+            inflight.end("refused", now, error=str(refusal))
+            self._record(inflight)
+        except RequestShed as shed:
+            inflight.end("shed", now, error=str(shed))
+            self._retry_or_record(inflight, now, shed.retry_after_s)
+        else:
+            self._under_way[inflight.request.request_id] = inflight
 
     def _step(self) -> None:
         events, iteration = self._engine.step()
@@ -234,15 +203,26 @@ class _Drive:
         for event in events:
             inflight = self._under_way[event.request_id]
             inflight.take(event)
-            if inflight.status is not None:
-                del self._under_way[event.request_id]
+            if inflight.status is None:
+                continue
+            del self._under_way[event.request_id]
+            if inflight.status == "queue_timeout":
+                self._retry_or_record(inflight, event.time_ns, RETRY_AFTER_QUEUE_TIMEOUT_S)
+            else:
                 self._record(inflight)
+
+    def _retry_or_record(self, inflight: InFlight, turned_away_ns: int, retry_after_s: float) -> None:
+        if inflight.attempts > self._plan.spec.retries:
+            self._record(inflight)
+        else:
+            inflight.renew()
+            self._retries.add(inflight, turned_away_ns + round(retry_after_s * NS_PER_S))
 
     def _record(self, inflight: InFlight) -> None:
         record = inflight.to_record(self._slo)
         self._records.append(record)
         assert record.t_end is not None
-        self._feed.ended(record.t_end, refused=record.status == "refused")
+        self._feed.ended(record.t_end, turned_away=record.status in _TURNED_AWAY)
         if record.phase == "window":
             self._window_under_way -= 1
             if self._settled is not None:
@@ -252,7 +232,7 @@ class _Drive:
         if self._settled is not None and self._settled.is_settled(now):
             return VERDICT_SETTLED
         if self._backlog is not None and self._iterations:
-            last, in_system = self._iterations[-1], len(self._under_way)
+            last, in_system = self._iterations[-1], self._num_under_way
             sent = in_system + len(self._records)
             if self._backlog.grows(now, in_system, sent, waiting=last.waiting, running=last.running):
                 return BACKLOG_GROWS
@@ -260,11 +240,17 @@ class _Drive:
 
     def _finish(self, now: int, stopped_early: str | None, overdue: Status = "unfinished") -> DriveResult:
         """End what is under way. `overdue` is the status of the requests that the run was waiting for."""
+
+        def end(inflight: InFlight, finish_reason: str | None, error: str | None) -> None:
+            status = "unfinished" if inflight.phase == "cooldown" else overdue
+            inflight.end(status, now, finish_reason=finish_reason, error=error)
+            self._records.append(inflight.to_record(self._slo))
+
         for request_id in list(self._under_way):
             self._engine.abort(request_id)
-            inflight = self._under_way.pop(request_id)
-            inflight.end("unfinished" if inflight.phase == "cooldown" else overdue, now, finish_reason="abort")
-            self._records.append(inflight.to_record(self._slo))
+            end(self._under_way.pop(request_id), "abort", None)
+        for inflight in self._retries.drain():
+            end(inflight, None, inflight.error)
         return self._result(now, stopped_early)
 
     def _result(self, now: int, stopped_early: str | None) -> DriveResult:
@@ -279,5 +265,5 @@ class _Drive:
             elapsed_s=(now - self._start_ns) / NS_PER_S,
             planned_s=(self._plan.warmup_ns + self._plan.window_ns) / NS_PER_S,
             ended=len(self._records),
-            under_way=len(self._under_way),
+            under_way=self._num_under_way,
         )

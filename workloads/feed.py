@@ -9,8 +9,9 @@ from typing import Protocol
 from workloads.plan import RequestPlan, WorkloadPlan
 from workloads.records import Phase
 
-# A refused request of a closed loop ends at once; without a pause its successors would come in an endless burst.
-REFUSAL_PAUSE_NS = 100_000_000
+# A request of a closed loop that is turned away ends at once; without a pause its successors would come in an endless
+# burst.
+TURNED_AWAY_PAUSE_NS = 100_000_000
 
 
 class Feed(Protocol):
@@ -26,15 +27,18 @@ class Feed(Protocol):
         ...
 
     def due_at(self, now: int) -> int:
-        """When the next request may be due while nothing is under way."""
+        """The earliest time after `now` at which a request may be due though none has ended until then.
+
+        To be asked when `next_due` has nothing more for `now`.
+        """
         ...
 
     def window_is_sent(self, now: int) -> bool:
         """No request of the window, nor of the warm-up, is still to come."""
         ...
 
-    def ended(self, t_end: int, *, refused: bool) -> None:
-        """A request left the engine, or was not let in."""
+    def ended(self, t_end: int, *, turned_away: bool) -> None:
+        """A request left the engine, or was turned away for good."""
         ...
 
 
@@ -61,7 +65,7 @@ class OpenFeed:
     def window_is_sent(self, now: int) -> bool:
         return self._next.phase == "cooldown"
 
-    def ended(self, t_end: int, *, refused: bool) -> None:
+    def ended(self, t_end: int, *, turned_away: bool) -> None:
         pass
 
 
@@ -86,14 +90,16 @@ class ClosedFeed:
         return next(self._requests), self._plan.phase_at(t_sched - self._start_ns), t_sched
 
     def due_at(self, now: int) -> int:
-        return max(now, self._paused_until)
+        if now < self._paused_until:
+            return self._paused_until
+        return self._start_ns + self._plan.level_ends_at(now - self._start_ns)
 
     def window_is_sent(self, now: int) -> bool:
         return self._plan.phase_at(now - self._start_ns) == "cooldown"
 
-    def ended(self, t_end: int, *, refused: bool) -> None:
-        if refused:
-            self._paused_until = t_end + REFUSAL_PAUSE_NS
+    def ended(self, t_end: int, *, turned_away: bool) -> None:
+        if turned_away:
+            self._paused_until = t_end + TURNED_AWAY_PAUSE_NS
         else:
             self._ends.append(t_end)
 

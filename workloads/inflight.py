@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from engine.request import Request, SamplingParams
+from engine.request import FinishReason, Request, RequestEvent, SamplingParams
 from engine.scheduler.plan import TokenEvent
 from workloads.plan import RequestPlan
 from workloads.records import Phase, RequestRecord, Status
@@ -14,9 +14,11 @@ class InFlight:
     """A request from its scheduled arrival to its end. Times are nanoseconds of the engine's clock.
 
     Attributes:
-        request: the engine's side of it, whose history tells when it was admitted.
-        t_send: set as it is handed to the engine.
-        status: None while it is under way.
+        request: the engine's side of it, made anew for each attempt.
+        t_send: set as it is handed to the engine for the first time.
+        attempts: how often it was sent.
+        status: None while it is under way, which it is too while it waits to be sent again.
+        earlier_history: what the engine noted of the attempts before this one.
     """
 
     plan: RequestPlan
@@ -24,24 +26,43 @@ class InFlight:
     t_sched: int
     request: Request
     t_send: int | None = None
+    attempts: int = 0
     status: Status | None = None
     finish_reason: str | None = None
     error: str | None = None
     t_end: int | None = None
     chunk_times: list[int] = field(default_factory=list)
     chunk_tokens: list[int] = field(default_factory=list)
+    earlier_history: list[RequestEvent] = field(default_factory=list)
 
     @property
     def t_first(self) -> int | None:
         """Time of the first chunk of tokens."""
         return self.chunk_times[0] if self.chunk_times else None
 
+    def sent(self, now: int) -> None:
+        """It is handed to the engine; the first time is the one that counts."""
+        self.t_send = now if self.t_send is None else self.t_send
+        self.attempts += 1
+
+    def renew(self) -> None:
+        """Take it back from its end, with the engine's request made anew to be sent once more.
+
+        `error` goes on telling why it was turned away.
+        """
+        self.status = self.finish_reason = self.t_end = None
+        self.earlier_history += self.request.history
+        self.request = _engine_request(self.plan, self.t_sched, self.request.sampling, attempt=self.attempts)
+
     def take(self, event: TokenEvent) -> None:
         """Note the tokens of an event, and the end if it is the last."""
         if event.token_ids:
             self.chunk_times.append(event.time_ns)
             self.chunk_tokens.append(len(event.token_ids))
-        if event.finish_reason is not None:
+        if event.finish_reason == FinishReason.QUEUE_TIMEOUT:
+            reason = "turned away: not admitted within queue_timeout"
+            self.end("queue_timeout", event.time_ns, finish_reason=str(event.finish_reason), error=reason)
+        elif event.finish_reason is not None:
             self.end("ok", event.time_ns, finish_reason=str(event.finish_reason))
 
     def end(self, status: Status, t_end: int, *, finish_reason: str | None = None, error: str | None = None) -> None:
@@ -52,6 +73,7 @@ class InFlight:
     def to_record(self, slo: Slo | None) -> RequestRecord:
         """What is kept of it. It must have ended."""
         assert self.status is not None
+        history = (*self.earlier_history, *self.request.history)
         record = RequestRecord(
             index=self.plan.index,
             request_id=self.request.request_id,
@@ -61,7 +83,7 @@ class InFlight:
             error=self.error,
             t_sched=self.t_sched,
             t_send=self.t_send,
-            t_admit=next((e.time_ns for e in self.request.history if e.kind == "admitted"), None),
+            t_admit=next((e.time_ns for e in history if e.kind == "admitted"), None),
             t_first=self.t_first,
             t_last=self.chunk_times[-1] if self.chunk_times else None,
             t_end=self.t_end,
@@ -72,20 +94,29 @@ class InFlight:
             cached_tokens=self.request.num_cached_tokens,
             preemptions=self.request.num_preemptions,
             recomputed_tokens=self.request.num_recomputed_tokens,
-            priority=self.request.priority,
+            preemptions_swap=self.request.num_swaps,
+            priority=self.plan.priority,
+            class_name=self.plan.class_name,
+            attempts=self.attempts,
             chunk_times=tuple(self.chunk_times),
             chunk_tokens=tuple(self.chunk_tokens),
-            history=tuple(self.request.history),
+            history=history,
         )
         return record if slo is None else replace(record, good=slo.is_good(record))
 
 
 def prepare(plan: RequestPlan, phase: Phase, t_sched: int, temperature: float) -> InFlight:
     """Make the engine's request of a planned one. It produces exactly `max_tokens`, whatever is sampled."""
-    request = Request(
+    sampling = SamplingParams(max_tokens=plan.max_tokens, temperature=temperature, seed=plan.index, ignore_eos=True)
+    return InFlight(plan, phase, t_sched, _engine_request(plan, t_sched, sampling, attempt=0))
+
+
+def _engine_request(plan: RequestPlan, t_sched: int, sampling: SamplingParams, attempt: int) -> Request:
+    return Request(
         request_id=f"req-{plan.index}",
         prompt_token_ids=plan.prompt_token_ids,
-        sampling=SamplingParams(max_tokens=plan.max_tokens, temperature=temperature, seed=plan.index, ignore_eos=True),
+        sampling=sampling,
+        priority=plan.priority,
         arrival_ns=t_sched,
+        attempt=attempt,
     )
-    return InFlight(plan, phase, t_sched, request)

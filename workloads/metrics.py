@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.trace import IterationRecord
 from workloads.records import RequestRecord
+from workloads.waits import Waits, wait_times
 
 if TYPE_CHECKING:
     from workloads.slo import Slo
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 NS_PER_MS = 1e6
 NS_PER_S = 1e9
 
+_CLASS_METRICS = ("ttft", "tpot", "e2e", "queue")
 SUMMARY_PERCENTILES = (50, 90, 95, 99)
 
 
@@ -120,6 +122,7 @@ def summarize(
     iterations: Sequence[IterationRecord],
     window: Window,
     slo: "Slo | None" = None,
+    waits: Waits | None = None,
 ) -> dict[str, Any]:
     """The flat summary of `docs/records.md`.
 
@@ -133,6 +136,7 @@ def summarize(
         iterations: all of the run.
         window: where the run measured.
         slo: what makes a request good; without it the goodput figures are None.
+        waits: of the window's requests, where they are known already (see `workloads.pool.pool_waits`).
     """
     scheduled = in_window(requests)
     completed = [r for r in scheduled if r.status == "ok"]
@@ -155,13 +159,81 @@ def summarize(
         "total_token_throughput": per_second(input_tokens + output_tokens),
         "output_token_goodput": per_second(None if good is None else sum(r.output_tokens for r in good)),
         "good_requests": None if good is None else len(good),
+        "num_shed": sum(r.status == "shed" for r in scheduled),
+        "num_queue_timeouts": sum(r.status == "queue_timeout" for r in scheduled),
         "num_timeouts": sum(r.status == "timeout" for r in scheduled),
         "num_unfinished": sum(r.status == "unfinished" for r in scheduled),
     }
-    for metric, sample in SAMPLES.items():
-        values = [value for r in completed for value in sample(r).values]
-        summary |= _distribution_ms(_SUMMARY_NAMES.get(metric, metric), values)
-    return summary | _engine_figures(iterations, window)
+    summary |= _latencies_ms(completed, SAMPLES) | _engine_figures(iterations, window)
+    return summary | (wait_times(scheduled, iterations) if waits is None else waits).summary()
+
+
+def summarize_classes(
+    requests: Iterable[RequestRecord],
+    iterations: Sequence[IterationRecord],
+    window: Window,
+    slo: "Slo | None" = None,
+) -> dict[str, dict[str, Any]]:
+    """The `classes` of `docs/records.md`: what `summarize` says of each class, as far as it can be told by request.
+
+    Preemptions and recomputed tokens are those of the window's requests, whenever they occurred.
+
+    Args:
+        requests, iterations, window, slo: as for `summarize`.
+
+    Returns:
+        Class name to flat numbers, the most urgent class first.
+    """
+    records = list(requests)
+    scheduled = in_window(records)
+    waits = wait_times(scheduled, iterations)
+    summaries: dict[str, dict[str, Any]] = {}
+    for priority, name in sorted({(r.priority, r.class_name) for r in records}):
+        positions = [i for i, r in enumerate(scheduled) if r.class_name == name]
+        numbers = _class_numbers([scheduled[i] for i in positions], window, slo)
+        summaries[name] = {"priority": priority} | numbers | waits.take(positions).summary()
+    return summaries
+
+
+def _class_numbers(scheduled: Sequence[RequestRecord], window: Window, slo: "Slo | None") -> dict[str, Any]:
+    completed = [r for r in scheduled if r.status == "ok"]
+    recomputed_tokens = sum(r.recomputed_tokens for r in scheduled)
+    output_tokens = sum(r.output_tokens for r in completed)
+    return {
+        "requests": len(scheduled),
+        "completed": len(completed),
+        "good_requests": None if slo is None else sum(slo.is_good(r) for r in completed),
+        "num_shed": sum(r.status == "shed" for r in scheduled),
+        "num_queue_timeouts": sum(r.status == "queue_timeout" for r in scheduled),
+        "num_timeouts": sum(r.status == "timeout" for r in scheduled),
+        "preemptions": sum(r.preemptions for r in scheduled),
+        "preemptions_swap": sum(r.preemptions_swap for r in scheduled),
+        "recomputed_tokens": recomputed_tokens,
+        "recomputed_share": _ratio(recomputed_tokens, sum(_computed_tokens(r) for r in scheduled)),
+        "output_throughput": output_tokens / window.duration_s if window.duration_s > 0 else None,
+    } | _latencies_ms(completed, _CLASS_METRICS)
+
+
+def _computed_tokens(record: RequestRecord) -> int:
+    """Tokens that steps computed for a request, those computed again among them."""
+    if record.output_tokens:
+        # The last token that came was never fed back.
+        known_tokens = record.prompt_tokens + record.output_tokens - 1
+        return known_tokens - record.cached_tokens + record.recomputed_tokens
+    return sum(event.tokens for event in record.history if event.kind == "chunk")
+
+
+def _latencies_ms(completed: Sequence[RequestRecord], metrics: Iterable[str]) -> dict[str, float | None]:
+    """The distributions of these metrics over requests that ended well, as flat keys such as `p99_tpot_ms`."""
+    distributions: dict[str, float | None] = {}
+    for metric in metrics:
+        values = [value for r in completed for value in SAMPLES[metric](r).values]
+        distributions |= _distribution_ms(_SUMMARY_NAMES.get(metric, metric), values)
+    return distributions
+
+
+def _ratio(amount: int, to: int) -> float | None:
+    return amount / to if to else None
 
 
 def _distribution_ms(name: str, values_ns: Sequence[float]) -> dict[str, float | None]:
@@ -194,10 +266,18 @@ def _engine_figures(iterations: Sequence[IterationRecord], window: Window) -> di
 
     prefill_tokens = sum(s.prefill_tokens for s in steps)
     decode_tokens = sum(s.decode_tokens for s in steps)
+    recomputed_tokens = sum(s.recomputed_tokens for s in steps)
     busy = time_average(busy_share)
     return {
         "preemptions": sum(s.preemptions_recompute + s.preemptions_swap for s in steps),
-        "recomputed_tokens": sum(s.recomputed_tokens for s in steps),
+        "preemptions_recompute": sum(s.preemptions_recompute for s in steps),
+        "preemptions_swap": sum(s.preemptions_swap for s in steps),
+        "swapped_in_blocks": sum(s.swapped_in_blocks for s in steps),
+        "swapped_out_blocks": sum(s.swapped_out_blocks for s in steps),
+        "swapped_in_bytes": sum(s.swapped_in_bytes for s in steps),
+        "swapped_out_bytes": sum(s.swapped_out_bytes for s in steps),
+        "recomputed_tokens": recomputed_tokens,
+        "recomputed_share": _ratio(recomputed_tokens, prefill_tokens + decode_tokens),
         "cached_tokens": sum(s.cached_tokens for s in steps),
         "mean_kv_utilization": time_average(kv_utilization),
         "max_kv_utilization": max((kv_utilization(s) for s in steps), default=None),
@@ -205,7 +285,7 @@ def _engine_figures(iterations: Sequence[IterationRecord], window: Window) -> di
         "mean_waiting": time_average(lambda s: s.waiting),
         "prefill_tokens": prefill_tokens,
         "decode_tokens": decode_tokens,
-        "prefill_decode_ratio": prefill_tokens / decode_tokens if decode_tokens else None,
+        "prefill_decode_ratio": _ratio(prefill_tokens, decode_tokens),
         "iterations": len(steps),
         "device_idle_share": None if busy is None else max(0.0, 1.0 - busy),
     }

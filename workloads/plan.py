@@ -36,6 +36,7 @@ class RequestPlan:
         prompt: token ids, int32 `[prompt_tokens]`.
         max_tokens: output tokens to produce, exactly.
         phase: by the scheduled arrival; None in a closed loop, where the moment decides.
+        class_name, priority: of its class.
     """
 
     index: int
@@ -43,6 +44,8 @@ class RequestPlan:
     prompt: "np.ndarray"
     max_tokens: int
     phase: Phase | None
+    class_name: str
+    priority: int
 
     @property
     def prompt_token_ids(self) -> list[int]:
@@ -101,6 +104,13 @@ class WorkloadPlan:
             self._levels.append(next(self._level_source))
         return self._levels[period]
 
+    def level_ends_at(self, offset_ns: int) -> int:
+        """Until when the number under way at that time stays what it is, as an offset."""
+        arrival = self.spec.arrival
+        assert isinstance(arrival, ClosedLoop)
+        period_ns = round(arrival.period_s * 1e9)
+        return (offset_ns // period_ns + 1) * period_ns
+
     def _make_ahead(self) -> int:
         count = 0
         for request in self:
@@ -112,17 +122,35 @@ class WorkloadPlan:
     def _make(self, vocab_size: int) -> Iterator[RequestPlan]:
         import numpy as np
 
-        spec, seed = self.spec, self.seed
-        tokens = stream(seed, "tokens")
-        lengths = zip(
-            _endless(spec.prompt_tokens, stream(seed, "prompt lengths")),
-            _endless(spec.output_tokens, stream(seed, "output lengths")),
-            strict=True,
-        )
-        for index, (offset_ns, (prompt_tokens, max_tokens)) in enumerate(zip(self._offsets(), lengths, strict=True)):
+        classes = self.spec.request_classes
+        tokens = stream(self.seed, "tokens")
+        lengths = {name: self._lengths(name) for name in classes}
+        for index, (offset_ns, name) in enumerate(zip(self._offsets(), self._class_names(), strict=True)):
+            prompt_tokens, max_tokens = next(lengths[name])
             prompt = tokens.randint(0, vocab_size, size=prompt_tokens, dtype=np.int32)
             phase = None if offset_ns is None else self.phase_at(offset_ns)
-            yield RequestPlan(index, offset_ns, prompt, max_tokens, phase)
+            yield RequestPlan(index, offset_ns, prompt, max_tokens, phase, name, classes[name].priority)
+
+    def _lengths(self, name: str) -> Iterator[tuple[int, int]]:
+        """Prompt and output lengths of a class, from streams of its own: other classes change nothing of them."""
+        request_class = self.spec.request_classes[name]
+        of = name if self.spec.classes else ""
+        return zip(
+            _endless(request_class.prompt_tokens, stream(self.seed, "prompt lengths", of)),
+            _endless(request_class.output_tokens, stream(self.seed, "output lengths", of)),
+            strict=True,
+        )
+
+    def _class_names(self) -> Iterator[str]:
+        import numpy as np
+
+        names = list(self.spec.request_classes)
+        shares = [c.share for c in self.spec.request_classes.values()]
+        limits = np.cumsum(shares)[:-1] / sum(shares)
+        rng = stream(self.seed, "classes")
+        while True:
+            for number in np.searchsorted(limits, rng.random_sample(_BATCH), side="right").tolist():
+                yield names[number]
 
     def _offsets(self) -> Iterator[int] | Iterator[None]:
         if not isinstance(self.spec.arrival, OpenLoop):

@@ -42,19 +42,19 @@ class RequestRecord:
             or `unfinished` (the run was stopped early, or the request is cooldown load that outlived the window).
         finish_reason: `length`, `stop` or `abort` as the engine gave it; None when it never ended.
         t_sched: when the workload says it arrives. TTFT and E2E count from here.
-        t_send: when it was handed to the engine; None when it never was.
+        t_send: when it was handed to the engine, for the first time; None when it never was.
         t_admit: first admission by the scheduler.
         t_first, t_last: times of the first and the last chunk of tokens.
-        t_end: when it left the engine (or was refused); None when it never did.
+        t_end: when it left the engine (or was turned away for good); None when it never did.
         prompt_tokens, max_tokens: what was asked.
         output_tokens, first_chunk_tokens: what came.
         cached_tokens: prompt tokens found in the prefix cache at the first admission.
         preemptions, preemptions_swap, recomputed_tokens: what the scheduler did to it; swaps are among the
             preemptions.
         priority, class_name: of its class in the workload; a workload without classes has one, named `all`.
-        attempts: how often it was sent, 1 unless it was turned away and tried again.
+        attempts: how often it was sent, 1 unless it was turned away and sent again.
         chunk_times, chunk_tokens: one entry per chunk of tokens the client received.
-        history: the engine's events of this request.
+        history: the engine's events of this request, in all its attempts.
         good: every per-request bound of the SLO holds; None without an SLO.
     """
 

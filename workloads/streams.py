@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from numpy.random import RandomState
 
-Purpose = Literal["arrivals", "prompt lengths", "output lengths", "tokens"]
+Purpose = Literal["arrivals", "prompt lengths", "output lengths", "tokens", "classes"]
 
 
-def stream(seed: int, purpose: Purpose) -> "RandomState":
-    """The stream of one purpose, at its beginning."""
+def stream(seed: int, purpose: Purpose, of: str = "") -> "RandomState":
+    """The stream of one purpose, at its beginning; `of` names the part of the workload that has one of its own."""
     from numpy.random import RandomState
 
-    digest = sha256(f"{seed}:{purpose}".encode()).digest()
+    name = f"{seed}:{purpose}:{of}" if of else f"{seed}:{purpose}"
+    digest = sha256(name.encode()).digest()
     return RandomState([int.from_bytes(digest[i : i + 4], "little") for i in range(0, len(digest), 4)])

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from workloads.arrivals import OpenLoop
-from workloads.driver import DriveResult
+from workloads.drive_result import DriveResult
 from workloads.early_stop import INTERRUPTED
 from workloads.metrics import NS_PER_MS, NS_PER_S, in_window
 from workloads.plan import WorkloadPlan
@@ -116,7 +116,8 @@ def _driver_lag(result: DriveResult, plan: WorkloadPlan, requests: Sequence[Requ
 
 
 def _failures(result: DriveResult, plan: WorkloadPlan, requests: Sequence[RequestRecord]) -> Check:
-    """Refused and failed requests. Timeouts are slow answers and count in the verdict."""
+    """Refused and failed requests. Timeouts are slow answers, and those that admission control turned away are what
+    the settings ask for: both count in the verdict."""
     failed = [r for r in requests if r.status in ("refused", "failed")]
     value = len(failed) / len(requests) if requests else 0.0
     detail = f"{len(failed)} of {len(requests)} requests were refused or failed"

@@ -68,7 +68,10 @@ def available_host_bytes() -> int:
     available = psutil.virtual_memory().available
     limit, used = _lines("/sys/fs/cgroup/memory.max"), _lines("/sys/fs/cgroup/memory.current")
     if limit and used and limit[0].isdecimal():
-        available = min(available, max(int(limit[0]) - int(used[0]), 0))
+        # Files that were read count as used, weights among them, yet make way for whoever asks.
+        stat = dict(line.split() for line in _lines("/sys/fs/cgroup/memory.stat"))
+        reclaimable = int(stat.get("inactive_file", 0))
+        available = min(available, max(int(limit[0]) - int(used[0]) + reclaimable, 0))
     return available
 
 

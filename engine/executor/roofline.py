@@ -12,6 +12,9 @@ from engine.scheduler.plan import StepPlan
 
 GB = 1e9
 TERA = 1e12
+# One direction of 16 lanes: 16 and 32 GT/s, of which 128 of 130 bits are payload.
+PCIE_4 = 31.5
+PCIE_5 = 63.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class Card:
         memory_gib: usable device memory.
         bandwidth_gb_s: memory bandwidth, 10^9 bytes per second.
         tflops: dense 16-bit tensor arithmetic, 10^12 operations per second.
+        host_gb_s: link to host memory in one direction, 10^9 bytes per second.
         source: where the figures stand.
     """
 
@@ -29,18 +33,19 @@ class Card:
     memory_gib: float
     bandwidth_gb_s: float
     tflops: float
+    host_gb_s: float
     source: str
 
 
 CARDS: dict[str, Card] = {
-    "a10": Card("NVIDIA A10", 22.5, 600, 125, "NVIDIA A10 datasheet, 2021"),
-    "l4": Card("NVIDIA L4", 22.5, 300, 121, "NVIDIA L4 datasheet, 2023"),
-    "4090": Card("NVIDIA RTX 4090", 23.6, 1008, 165, "NVIDIA Ada architecture whitepaper, 2022"),
-    "a100-40g": Card("NVIDIA A100 40GB", 39.4, 1555, 312, "NVIDIA A100 datasheet, 2021"),
-    "a100-80g": Card("NVIDIA A100 80GB SXM", 79.2, 2039, 312, "NVIDIA A100 datasheet, 2021"),
-    "h100": Card("NVIDIA H100 SXM", 79.2, 3350, 989, "NVIDIA H100 datasheet, 2023"),
-    "h200": Card("NVIDIA H200 SXM", 139.8, 4800, 989, "NVIDIA H200 datasheet, 2024"),
-    "mi300x": Card("AMD Instinct MI300X", 191.5, 5300, 1307, "AMD Instinct MI300X datasheet, 2023"),
+    "a10": Card("NVIDIA A10", 22.5, 600, 125, PCIE_4, "NVIDIA A10 datasheet, 2021"),
+    "l4": Card("NVIDIA L4", 22.5, 300, 121, PCIE_4, "NVIDIA L4 datasheet, 2023"),
+    "4090": Card("NVIDIA RTX 4090", 23.6, 1008, 165, PCIE_4, "NVIDIA Ada architecture whitepaper, 2022"),
+    "a100-40g": Card("NVIDIA A100 40GB", 39.4, 1555, 312, PCIE_4, "NVIDIA A100 datasheet, 2021"),
+    "a100-80g": Card("NVIDIA A100 80GB SXM", 79.2, 2039, 312, PCIE_4, "NVIDIA A100 datasheet, 2021"),
+    "h100": Card("NVIDIA H100 SXM", 79.2, 3350, 989, PCIE_5, "NVIDIA H100 datasheet, 2023"),
+    "h200": Card("NVIDIA H200 SXM", 139.8, 4800, 989, PCIE_5, "NVIDIA H200 datasheet, 2024"),
+    "mi300x": Card("AMD Instinct MI300X", 191.5, 5300, 1307, PCIE_5, "AMD Instinct MI300X datasheet, 2023"),
 }
 
 
@@ -65,6 +70,7 @@ class Roofline:
     Attributes:
         compute_efficiency: share of the arithmetic peak that large matrix products reach.
         bandwidth_efficiency: share of the bandwidth that streaming weights and KV reaches.
+        host_efficiency: share of the link to the host that long copies from and to pinned memory reach.
         overhead_s: host and launch time that every step pays.
         overhead_per_seq_s: host time per request in the step.
         bytes_per_element: 2 for 16-bit weights and KV.
@@ -74,12 +80,13 @@ class Roofline:
     card: Card
     compute_efficiency: float = 0.6
     bandwidth_efficiency: float = 0.8
+    host_efficiency: float = 0.8
     overhead_s: float = 1e-3
     overhead_per_seq_s: float = 5e-6
     bytes_per_element: int = 2
 
     def seconds(self, plan: StepPlan) -> float:
-        """Duration of a step."""
+        """Duration of a step with tokens, the blocks that it swaps left aside."""
         arch = self.arch
         flops = 0.0
         context_tokens = 0
@@ -88,9 +95,16 @@ class Roofline:
             mean_context = share.num_computed + (share.num_tokens + 1) // 2
             flops += share.num_tokens * arch.flops_per_token(mean_context)
             flops += arch.logits_flops if share.samples else 0
-            context_tokens += share.num_computed + share.num_tokens
+            # Of what came before a chunk, its first token attends to the most.
+            before = share.num_computed
+            before = before if arch.sliding_window is None else min(before, arch.sliding_window - 1)
+            context_tokens += before + share.num_tokens
         num_bytes = arch.weight_bytes(self.bytes_per_element)
         num_bytes += context_tokens * arch.kv_bytes_per_token(self.bytes_per_element)
         compute_s = flops / (self.card.tflops * TERA * self.compute_efficiency)
         memory_s = num_bytes / (self.card.bandwidth_gb_s * GB * self.bandwidth_efficiency)
         return max(compute_s, memory_s) + self.overhead_s + self.overhead_per_seq_s * len(plan.scheduled)
+
+    def swap_seconds(self, num_blocks: int, bytes_per_block: int) -> float:
+        """Time that so many blocks take to host memory, or back."""
+        return num_blocks * bytes_per_block / (self.card.host_gb_s * GB * self.host_efficiency)

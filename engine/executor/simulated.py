@@ -1,5 +1,6 @@
 """An executor without a device: a step-time model moves the virtual clock, the scheduler above runs unchanged."""
 
+import math
 from typing import Protocol
 
 from engine.clock import VirtualClock
@@ -13,19 +14,30 @@ class StepTimeModel(Protocol):
     """From the composition of a step to its duration."""
 
     def seconds(self, plan: StepPlan) -> float:
-        """Duration of a step, > 0."""
+        """Duration of a step with tokens, > 0, the blocks that it swaps left aside."""
+        ...
+
+    def swap_seconds(self, num_blocks: int, bytes_per_block: int) -> float:
+        """Time that so many blocks take to host memory, or back."""
         ...
 
 
 class FixedStepTime:
-    """A step costs `base_s`, and each of its tokens `per_token_s` more. For tests with round numbers."""
+    """A step costs `base_s`, each of its tokens `per_token_s` more, and each block it swaps `per_swapped_block_s`.
 
-    def __init__(self, base_s: float, per_token_s: float = 0.0) -> None:
+    For tests with round numbers.
+    """
+
+    def __init__(self, base_s: float, per_token_s: float = 0.0, per_swapped_block_s: float = 0.0) -> None:
         self.base_s = base_s
         self.per_token_s = per_token_s
+        self.per_swapped_block_s = per_swapped_block_s
 
     def seconds(self, plan: StepPlan) -> float:
         return self.base_s + self.per_token_s * plan.num_tokens
+
+    def swap_seconds(self, num_blocks: int, bytes_per_block: int) -> float:
+        return num_blocks * self.per_swapped_block_s
 
 
 class SimulatedExecutor:
@@ -62,9 +74,23 @@ class SimulatedExecutor:
         self._step_time = step_time
         self._device_memory_bytes = device_memory_bytes
         self._bytes_per_element = bytes_per_element
+        self._block_size = 0
+        self._num_swap_blocks = 0
+
+    @property
+    def host_link_bytes_per_s(self) -> float | None:
+        if not self._num_swap_blocks:
+            return None
+        bytes_per_block = self.kv_bytes_per_block(self._block_size)
+        seconds = self._step_time.swap_seconds(1, bytes_per_block)
+        return bytes_per_block / seconds if seconds else math.inf
 
     def execute(self, plan: StepPlan) -> StepResult:
-        duration_ns = round(self._step_time.seconds(plan) * 1e9)
+        """Blocks are copied before the step's tokens are computed, on the same stream: the times add up."""
+        num_blocks = len(plan.swap_out) + len(plan.swap_in)
+        seconds = self._step_time.seconds(plan) if plan.scheduled else 0.0
+        seconds += self._step_time.swap_seconds(num_blocks, self.kv_bytes_per_block(self._block_size))
+        duration_ns = round(seconds * 1e9)
         self.clock.advance(duration_ns)
         return StepResult([0] * sum(s.samples for s in plan.scheduled), device_time_ns=duration_ns)
 
@@ -83,8 +109,10 @@ class SimulatedExecutor:
             peak_activation=max(max_num_batched_tokens * per_token, logits),
         )
 
-    def allocate_kv(self, num_blocks: int, block_size: int) -> None:
-        """There are no tensors to allocate."""
+    def allocate_kv(self, num_blocks: int, block_size: int, num_swap_blocks: int = 0) -> None:
+        """There are no tensors to allocate, on the device or on its host."""
+        self._block_size = block_size
+        self._num_swap_blocks = num_swap_blocks
 
     def shutdown(self) -> None:
         """There is no device to give back."""

@@ -28,6 +28,7 @@ from engine.executor.memory import (
     peak_bytes_cuda,
 )
 from engine.executor.sampler import Sampler
+from engine.executor.swap_space import SwapSpace, require_host_memory, staging_bytes
 from engine.model.decoder import Decoder
 from engine.model.resolve import ModelSource
 from engine.model.weights import load_weights
@@ -92,6 +93,7 @@ class TorchExecutor:
         )
         self._attention = make_attention(attention_backend, self._attention_spec)
         self._kv: KVTensors | None = None
+        self._swap: SwapSpace | None = None
         self._profiles: dict[tuple[int, int], MemoryProfile] = {}
         if device_memory_bytes is None and device.type == "cpu":
             device_memory_bytes = default_cpu_total(self.weights_bytes, available_host_bytes() + self.weights_bytes)
@@ -148,20 +150,27 @@ class TorchExecutor:
             clock=clock,
         )
 
+    @property
+    def host_link_bytes_per_s(self) -> float | None:
+        """See `Executor.host_link_bytes_per_s`. Measured when the swap space is allocated."""
+        return None if self._swap is None else self._swap.bytes_per_s
+
     def execute(self, plan: StepPlan) -> StepResult:
         """See `Executor.execute`; needs `allocate_kv` first."""
-        if not plan.scheduled:
+        num_copies = len(plan.swap_out) + len(plan.swap_in)
+        if not plan.scheduled and not num_copies:
             return StepResult([])
-        if self._kv is None:
-            raise RuntimeError("execute needs a KV cache: call allocate_kv first")
+        if self._kv is None or (num_copies and self._swap is None):
+            raise RuntimeError("execute needs a KV cache, and swap space to swap: call allocate_kv first")
         doing = f"running a step of {plan.num_tokens} tokens for {len(plan.scheduled)} requests"
+        doing += f" and {num_copies} swapped blocks" if num_copies else ""
         with memory_errors_translated(self._device, doing), torch.inference_mode():
             if self._device.type != "cuda":
-                return StepResult(self._run(plan.scheduled, self._attention, self._kv))
+                return StepResult(self._step(plan, self._kv))
             with torch.cuda.device(self._device):
                 begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 begin.record()
-                token_ids = self._run(plan.scheduled, self._attention, self._kv)
+                token_ids = self._step(plan, self._kv)
                 end.record()
                 end.synchronize()
                 return StepResult(token_ids, device_time_ns=int(begin.elapsed_time(end) * 1e6))
@@ -187,30 +196,52 @@ class TorchExecutor:
                 self._profiles[size] = self._measure(largest_step(*size, self.max_model_len))
         return self._profiles[size]
 
-    def allocate_kv(self, num_blocks: int, block_size: int) -> None:
+    def allocate_kv(self, num_blocks: int, block_size: int, num_swap_blocks: int = 0) -> None:
         """See `Executor.allocate_kv`.
 
         Raises:
             OutOfDeviceMemory: there is not so much.
         """
-        if self._kv is not None and (self._kv.num_blocks, self._kv.block_size) == (num_blocks, block_size):
+        on_cpu = self._device.type == "cpu"
+        keeps_kv = _size(self._kv) == (num_blocks, block_size)
+        keeps_swap = _size(self._swap) == ((num_swap_blocks, block_size) if num_swap_blocks else None)
+        if keeps_kv and keeps_swap:
             return
-        self._kv = None
-        if self._device.type == "cuda":
+        # On the CPU both lie in the same memory, and what was never written takes none of it yet: whether both fit
+        # can be told only when neither is there.
+        if on_cpu or not keeps_kv:
+            self._kv = None
+        if on_cpu or not keeps_swap:
+            self._swap = None
+        if not on_cpu:
             torch.cuda.empty_cache()
-        with memory_errors_translated(self._device, f"allocating {num_blocks} KV blocks of {block_size} tokens"):
-            self._kv = self._make_kv(self.arch.num_layers, num_blocks, block_size)
+        if num_swap_blocks and self._swap is None:
+            block_bytes = self.kv_bytes_per_block(block_size)
+            kv_bytes = num_blocks * block_bytes if on_cpu else 0
+            require_host_memory(num_swap_blocks * block_bytes, kv_bytes, available_host_bytes())
+        if self._kv is None:
+            with memory_errors_translated(self._device, f"allocating {num_blocks} KV blocks of {block_size} tokens"):
+                self._kv = self._make_kv(self.arch.num_layers, num_blocks, block_size)
+        if num_swap_blocks and self._swap is None:
+            with memory_errors_translated(self._device, f"allocating {num_swap_blocks} blocks of swap space"):
+                self._swap = SwapSpace(num_swap_blocks, self._kv)
 
     def shutdown(self) -> None:
-        """Drop weights and KV cache; the executor is of no more use."""
+        """Drop weights, KV cache and swap space; the executor is of no more use."""
         del self._decoder
-        self._kv = None
+        self._kv = self._swap = None
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
     def _make_kv(self, num_layers: int, num_blocks: int, block_size: int) -> KVTensors:
         page_shape = self._attention.page_shape(block_size)
         return KVTensors(num_layers, num_blocks, block_size, page_shape, self._torch_dtype, self._device)
+
+    def _step(self, plan: StepPlan, kv: KVTensors) -> list[int]:
+        if self._swap is not None:
+            self._swap.copy_out(kv, plan.swap_out)
+            self._swap.copy_in(kv, plan.swap_in)
+        return self._run(plan.scheduled, self._attention, kv) if plan.scheduled else []
 
     def _run(
         self,
@@ -239,7 +270,12 @@ class TorchExecutor:
             total, other, peak = self._device_memory_bytes, 0, peak_bytes_cpu(step)
         else:
             total, other = cuda_total_and_other(self._device)
-            peak = peak_bytes_cuda(step, self._device)
+            # Blocks are swapped before the step's tokens, which take over the memory that their staging held.
+            peak = max(peak_bytes_cuda(step, self._device), staging_bytes(self._device))
         return MemoryProfile(
             total=self._device_memory_bytes or total, weights=self.weights_bytes, other=other, peak_activation=peak
         )
+
+
+def _size(memory: KVTensors | SwapSpace | None) -> tuple[int, int] | None:
+    return None if memory is None else (memory.num_blocks, memory.block_size)

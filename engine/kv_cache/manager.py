@@ -105,6 +105,8 @@ class KVCacheManager:
         return pairs
 
     def _release_host(self, request: Request) -> None:
+        # Copies out come before copies in, so none of these may take a victim in the same step. None does: a step that
+        # preempts brings nobody back.
         self.host.release(request.swap_table)
         request.swap_table = []
 

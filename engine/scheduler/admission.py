@@ -59,6 +59,7 @@ class Admission:
         # By time of queueing; those that no longer wait are dropped when they come up.
         self._in_order: deque[Request] = deque()
         self._rate = ServiceRate()
+        self._admitted_tokens = 0
 
     def check(self, request: Request, free_seats: int) -> None:
         """Let a request in, or not.
@@ -108,6 +109,11 @@ class Admission:
         self._queued_tokens[request.priority] = self._queued_tokens.get(request.priority, 0) + request.num_prompt_tokens
         self._in_order.append(request)
 
+    def admitted(self, request: Request) -> None:
+        """A request runs for the first time; its status says so already."""
+        self._admitted_tokens += request.num_prompt_tokens
+        self.left(request)
+
     def left(self, request: Request) -> None:
         """A request no longer waits for its first admission; its status says so already."""
         self._num_queued -= 1
@@ -117,9 +123,10 @@ class Admission:
         while self._in_order and self._in_order[0].status is not RequestStatus.WAITING:
             self._in_order.popleft()
 
-    def observe(self, now_ns: int, admitted_tokens: int, *, was_backlogged: bool) -> None:
-        """See `ServiceRate.observe`."""
-        self._rate.observe(now_ns, admitted_tokens, was_backlogged=was_backlogged)
+    def observe(self, now_ns: int, *, was_backlogged: bool) -> None:
+        """A step has admitted all it could; see `ServiceRate.observe`."""
+        self._rate.observe(now_ns, self._admitted_tokens, was_backlogged=was_backlogged)
+        self._admitted_tokens = 0
 
     @property
     def oldest_ns(self) -> int | None:

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from enum import StrEnum
-from typing import NamedTuple
 
 from engine.config import BatchingMode, SchedulerConfig
 from engine.request import Request
@@ -22,18 +21,6 @@ def phase_of(request: Request) -> Phase:
     return Phase.DECODE if decodes else Phase.PREFILL
 
 
-class StepRule(NamedTuple):
-    """What a batching mode allows in one step.
-
-    Attributes:
-        phase: the only kind of work; None for both.
-        new_requests: most waiting requests to admit.
-    """
-
-    phase: Phase | None
-    new_requests: int
-
-
 class Batching(ABC):
     """One batching mode."""
 
@@ -43,8 +30,8 @@ class Batching(ABC):
     @abstractmethod
     def begin_step(
         self, running: list[Request], swapped_head: Request | None, num_waiting: int, is_ready: bool
-    ) -> StepRule:
-        """The rule of the step to come.
+    ) -> Phase | None:
+        """The only kind of work of the step to come; None for both.
 
         Args:
             swapped_head: the next to come back from host memory.
@@ -56,11 +43,16 @@ class Batching(ABC):
         """Whether a request that arrives now may be admitted at the next step."""
         return not running
 
+    @property
+    def may_admit(self) -> bool:
+        """Whether this step may admit another waiting request."""
+        return True
+
     def admitted(self) -> None:  # noqa: B027  (a mode that counts nothing need not care)
-        """A waiting request was admitted under the rule."""
+        """A waiting request was admitted."""
 
     def close(self) -> None:  # noqa: B027
-        """The step could not admit what the rule allowed."""
+        """There was no room for the next one."""
 
     def ready_at_ns(self, num_waiting: int, oldest_ns: int | None) -> int | None:
         """Until when a batch may still grow, with nothing running; None when it need not.
@@ -76,8 +68,8 @@ class Continuous(Batching):
 
     def begin_step(
         self, running: list[Request], swapped_head: Request | None, num_waiting: int, is_ready: bool
-    ) -> StepRule:
-        return StepRule(None, num_waiting)
+    ) -> Phase | None:
+        return None
 
     def takes_newcomers(self, running: list[Request]) -> bool:
         return True
@@ -95,19 +87,23 @@ class Static(Batching):
 
     def begin_step(
         self, running: list[Request], swapped_head: Request | None, num_waiting: int, is_ready: bool
-    ) -> StepRule:
+    ) -> Phase | None:
         if not running:
             if swapped_head is not None:
                 self._still_to_admit = 0
-                return StepRule(phase_of(swapped_head), 0)
+                return phase_of(swapped_head)
             self._still_to_admit = self._batch_size(num_waiting) if is_ready else 0
-            return StepRule(Phase.PREFILL, self._still_to_admit)
+            return Phase.PREFILL
         if self._still_to_admit or any(phase_of(r) is Phase.PREFILL for r in running):
-            return StepRule(Phase.PREFILL, self._still_to_admit)
-        return StepRule(Phase.DECODE, 0)
+            return Phase.PREFILL
+        return Phase.DECODE
 
     def _batch_size(self, num_waiting: int) -> int:
         return min(num_waiting, self.config.max_num_seqs)
+
+    @property
+    def may_admit(self) -> bool:
+        return self._still_to_admit > 0
 
     def admitted(self) -> None:
         self._still_to_admit -= 1

@@ -109,7 +109,8 @@ class Preemption:
             victim.num_swaps += 1
             victim.status = RequestStatus.SWAPPED
         self._room.enter(victim)
-        detail = f"{'recompute' if copies is None else 'swap'}:{winner.request_id}"
+        kind = "recompute" if copies is None else "swap"
+        detail = f"{kind}:{'' if winner is victim else winner.request_id}"
         victim.history.append(RequestEvent(plan.time_ns, "preempted", computed, blocks, detail))
 
     def _should_swap(self, victim: Request) -> bool:

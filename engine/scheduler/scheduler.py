@@ -10,7 +10,7 @@ from engine.errors import RequestRefused, UserError
 from engine.executor.base import StepResult
 from engine.kv_cache.manager import KVCacheManager
 from engine.request import FinishReason, Request, RequestEvent, RequestStatus
-from engine.scheduler.batching import BATCHING, Phase, StepRule, phase_of
+from engine.scheduler.batching import BATCHING, Phase, phase_of
 from engine.scheduler.plan import ScheduledRequest, StepPlan, TokenEvent, WaitCause
 from engine.scheduler.preemption import Preemption, PreemptionCost
 from engine.scheduler.waiting_room import WaitingRoom
@@ -109,8 +109,7 @@ class Scheduler:
             raise RequestRefused(f"{ask} can never fit into a KV cache of {pool_tokens} tokens")
 
     def abort(self, request_id: str) -> bool:
-        """End a request now, waiting, running, swapped or in the step in flight. False when there is no such live
-        request."""
+        """End a request now, wherever it is, in the step in flight too. False when there is no such live request."""
         request = self._requests.get(request_id)
         if request is None:
             return False
@@ -140,10 +139,10 @@ class Scheduler:
             plan.timed_out.append(expired)
         room = self.room
         is_ready = self.idle_until_ns is None
-        rule = self._batching.begin_step(self.running, room.swapped.peek(), len(room.waiting), is_ready)
-        budget = self._schedule_running(plan, rule.phase)
+        phase = self._batching.begin_step(self.running, room.swapped.peek(), len(room.waiting), is_ready)
+        budget = self._schedule_running(plan, phase)
         # A step that had to take blocks away has none to give to newcomers.
-        cause = WaitCause.BLOCKS if plan.preempted else self._admit(plan, rule, budget)
+        cause = WaitCause.BLOCKS if plan.preempted else self._admit(plan, phase, budget)
         if not plan.scheduled and self.running:
             # No room for the rest of the batch: those that are in go on without it.
             self._batching.close()
@@ -204,34 +203,35 @@ class Scheduler:
             index += 1
         return budget
 
-    def _admit(self, plan: StepPlan, rule: StepRule, budget: int) -> WaitCause:
+    def _admit(self, plan: StepPlan, phase: Phase | None, budget: int) -> WaitCause | None:
         """Admit swapped requests, then waiting ones, in policy order; the first that does not fit blocks those behind
-        it. Returns why it ended."""
+        it. Returns why it ended, None when nobody is left."""
         chunk_limit = self._chunk_limit()
-        admitted_tokens, left_to_admit = 0, rule.new_requests
-        cause = WaitCause.BATCH
+        cause = None
         while (head := self.room.head) is not None:
-            is_swapped = head.status is RequestStatus.SWAPPED
-            if len(self.running) >= self.config.max_num_seqs:
-                cause = WaitCause.SEATS
-            elif budget <= 0:
-                cause = WaitCause.BUDGET
-            elif (rule.phase is not None and phase_of(head) is not rule.phase) if is_swapped else left_to_admit <= 0:
-                cause = WaitCause.BATCH
-            elif not (self._swap_in if is_swapped else self._start)(plan, head, min(chunk_limit, budget)):
+            cause = self._obstacle(head, phase, budget)
+            if cause is not None:
+                break
+            admit = self._swap_in if head.status is RequestStatus.SWAPPED else self._start
+            if not admit(plan, head, min(chunk_limit, budget)):
                 cause = WaitCause.BLOCKS
                 self._batching.close()
-            else:
-                budget -= plan.scheduled[-1].num_tokens
-                if not is_swapped:
-                    left_to_admit -= 1
-                    self._batching.admitted()
-                    if not head.num_preemptions:
-                        admitted_tokens += head.num_prompt_tokens
-                continue
-            break
-        self.room.admission.observe(plan.time_ns, admitted_tokens, was_backlogged=self._is_backlogged)
+                break
+            budget -= plan.scheduled[-1].num_tokens
+        self.room.admission.observe(plan.time_ns, was_backlogged=self._is_backlogged)
         return cause
+
+    def _obstacle(self, head: Request, phase: Phase | None, budget: int) -> WaitCause | None:
+        """What keeps the head out, whatever blocks there are."""
+        if head.status is RequestStatus.SWAPPED:
+            is_closed = phase is not None and phase_of(head) is not phase
+        else:
+            is_closed = not self._batching.may_admit
+        if is_closed:
+            return WaitCause.BATCH
+        if len(self.running) >= self.config.max_num_seqs:
+            return WaitCause.SEATS
+        return WaitCause.BUDGET if budget <= 0 else None
 
     def _start(self, plan: StepPlan, head: Request, most_tokens: int) -> bool:
         """Admit a waiting request, if there is room for it."""
@@ -242,6 +242,7 @@ class Scheduler:
         if not head.num_preemptions:
             head.num_cached_tokens = head.num_computed_tokens
         plan.cached_tokens += head.num_computed_tokens
+        self._batching.admitted()
         self._run(plan, head, num_tokens)
         return True
 

@@ -50,9 +50,13 @@ class WaitingQueue:
     def __init__(self, config: SchedulerConfig, max_model_len: int) -> None:
         self._order = ORDERS[config.policy]
         self._preempted_lead = config.policy == "fcfs"
-        self._aging_ns = config.aging * 1e9
         self._short_first_tokens = config.short_first_tokens
         self._retried_first = config.retried_first
+        # Where all have the same position the order is that of the queue, which a retried request joins anew.
+        has_positions = (
+            self._order.by_priority or self._order.by_size or config.short_first_tokens or config.retried_first
+        )
+        self._aging_ns = config.aging * 1e9 if has_positions else 0
         self._largest = max_model_len + 1
         self._heap: list[tuple[float, int, Request]] = []
         self._num_waiting = 0

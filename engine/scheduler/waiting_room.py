@@ -42,7 +42,7 @@ class WaitingRoom:
         self._queue_of(status).pop()
         head.status = RequestStatus.RUNNING
         if status is RequestStatus.WAITING:
-            self.admission.left(head)
+            self.admission.admitted(head)
 
     def leave(self, request: Request, status: RequestStatus) -> None:
         """A request has been ended that waited with this status."""

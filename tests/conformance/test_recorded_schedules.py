@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def steps_of(
     in_turn: bool = False,
     priority: dict[str, int] | None = None,
     at_step: dict[str, int] | None = None,
-    **config: int,
+    **config: Any,
 ) -> list[str]:
     """Run requests written as `A8/5` (prompt 8, max_tokens 5) and return the steps in the rules' notation.
 

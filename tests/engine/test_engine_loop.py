@@ -8,7 +8,7 @@ import pytest
 
 from engine.config import CacheConfig, SchedulerConfig
 from engine.engine import Engine
-from engine.errors import KVCacheTooSmall, OutOfDeviceMemory
+from engine.errors import KVCacheTooSmall, OutOfDeviceMemory, UserError
 from engine.executor.base import MemoryProfile, StepResult
 from engine.executor.simulated import FixedStepTime, SimulatedExecutor
 from engine.model.presets import preset_arch
@@ -36,7 +36,7 @@ class RecordingExecutor(SimulatedExecutor):
             max_model_len=max_model_len,
         )
         self.plans: list[StepPlan] = []
-        self.allocated: list[tuple[int, int]] = []
+        self.allocated: list[tuple[int, int, int]] = []
         self.profiled: list[tuple[int, int]] = []
         self.fail: Exception | None = None
 
@@ -54,8 +54,9 @@ class RecordingExecutor(SimulatedExecutor):
         self.profiled.append((max_num_batched_tokens, max_num_seqs))
         return replace(PROFILE, peak_activation=max_num_batched_tokens * 2 * MIB // 10)
 
-    def allocate_kv(self, num_blocks: int, block_size: int) -> None:
-        self.allocated.append((num_blocks, block_size))
+    def allocate_kv(self, num_blocks: int, block_size: int, num_swap_blocks: int = 0) -> None:
+        super().allocate_kv(num_blocks, block_size, num_swap_blocks)
+        self.allocated.append((num_blocks, block_size, num_swap_blocks))
 
 
 def make_engine(blocks: int | None = 40, max_model_len: int = 64, **scheduler: Any) -> tuple[Engine, RecordingExecutor]:
@@ -205,8 +206,24 @@ def test_reconfigure_with_work_is_an_error_and_changes_nothing() -> None:
     assert engine.scheduler_config.max_num_seqs == 2
 
 
-NEW_SCHEDULER = SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=7, chunk_size=3, policy="priority")
-NEW_CACHE = CacheConfig(gpu_memory_utilization=0.5, block_size=8, enable_prefix_caching=True)
+NEW_SCHEDULER = SchedulerConfig(
+    max_num_seqs=2,
+    max_num_batched_tokens=7,
+    chunk_size=3,
+    policy="priority",
+    aging=60.0,
+    short_first_tokens=1,
+    retried_first=True,
+    max_queue_delay=0.1,
+    preferred_batch_size=2,
+    max_queue_len=10,
+    max_queue_tokens=1000,
+    queue_timeout=30.0,
+    max_predicted_wait=20.0,
+    preemption_mode="swap",
+    preemption_victim="last",
+)
+NEW_CACHE = CacheConfig(gpu_memory_utilization=0.5, block_size=8, enable_prefix_caching=True, swap_space=100 * MIB)
 
 
 def test_reconfigure_changes_every_tuned_setting() -> None:
@@ -215,10 +232,12 @@ def test_reconfigure_changes_every_tuned_setting() -> None:
     engine.reconfigure(scheduler=NEW_SCHEDULER, cache=NEW_CACHE)
     new = {**_values(engine.scheduler_config), **_values(engine.cache_config)}
     assert new == _values(NEW_SCHEDULER) | _values(NEW_CACHE)
-    assert {name for name in new if new[name] == old[name]} == {"num_gpu_blocks_override"}
+    # Another mode of batching would make other steps; its own tests change it.
+    assert {name for name in new if new[name] == old[name]} == {"num_gpu_blocks_override", "batching"}
     # In use, not only in the record: 50 of 100 MiB less 10 for weights and 1.4 for a step of 7, in blocks of 8 MiB.
     assert engine.num_blocks == 4
-    assert executor.allocated[-1] == (engine.num_blocks, 8)
+    assert executor.allocated[-1] == (engine.num_blocks, 8, 12)
+    assert engine.scheduler.kv.host.num_blocks == engine.num_swap_blocks == 12
     assert executor.profiled[-1] == (7, 2)
     for name, priority in (("late", 1), ("urgent", 0), ("last", 2)):
         request = ask(name, prompt=9, output=2)
@@ -230,6 +249,27 @@ def test_reconfigure_changes_every_tuned_setting() -> None:
     assert [s.num_tokens for s in plan.scheduled] == [3, 3]
     assert record.kv_blocks_total == engine.num_blocks
     assert record.kv_blocks_used == 2
+
+
+def test_swap_space_without_room_for_a_block_is_refused_and_changes_nothing() -> None:
+    engine, executor = make_engine()
+    before = (engine.scheduler_config, engine.cache_config, engine.num_blocks)
+    scheduler = replace(engine.scheduler_config, preemption_mode="swap")
+    with pytest.raises(UserError, match="swap_space=1000 holds not one block"):
+        engine.reconfigure(scheduler=scheduler, cache=replace(engine.cache_config, swap_space=1000))
+    assert (engine.scheduler_config, engine.cache_config, engine.num_blocks) == before
+    # It is not looked at while nothing swaps.
+    engine.reconfigure(cache=replace(engine.cache_config, swap_space=1000))
+    assert executor.allocated[-1][2] == 0
+
+
+def test_a_step_that_is_asked_for_while_a_batch_grows_sleeps_until_it_is_ready() -> None:
+    engine, _ = make_engine(batching="dynamic", max_queue_delay=2.0, preferred_batch_size=2)
+    engine.add_request(ask("a"))
+    assert engine.idle_until_ns == 2_000_000_000
+    record = engine.step()[1]
+    assert (record.t_start, record.prefill_seqs) == (2_000_000_000, 1)
+    assert engine.idle_until_ns is None
 
 
 def _values(config: SchedulerConfig | CacheConfig) -> dict[str, Any]:

@@ -185,6 +185,9 @@ def test_available_memory_is_bounded_by_a_container(monkeypatch: pytest.MonkeyPa
     files = {"/sys/fs/cgroup/memory.max": ["3000"], "/sys/fs/cgroup/memory.current": ["1000"]}
     monkeypatch.setattr(device_module, "_lines", lambda path: files.get(path, []))
     assert device_module.available_host_bytes() == 2000
+    # Cached files make way.
+    files["/sys/fs/cgroup/memory.stat"] = ["anon 500", "inactive_file 400", "active_file 100"]
+    assert device_module.available_host_bytes() == 2400
 
 
 @pytest.mark.parametrize(
@@ -234,7 +237,7 @@ def test_a_cache_that_does_not_fit_is_an_error_of_memory() -> None:
 
 def test_shutdown_gives_the_weights_back() -> None:
     executor = load()
-    executor.allocate_kv(4, 4)
+    executor.allocate_kv(4, 4, 2)
     executor.shutdown()
-    assert executor._kv is None
+    assert executor._kv is executor._swap is None
     assert not hasattr(executor, "_decoder")

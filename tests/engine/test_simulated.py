@@ -68,6 +68,17 @@ def test_one_decode_takes_the_time_to_read_weights_and_cache() -> None:
     assert seconds([(500, 1, True)]) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("computed", [0, 100, 4094, 4095, 4096, 30_000])
+@pytest.mark.parametrize("tokens", [1, 300])
+def test_a_sliding_window_bounds_the_cache_that_a_step_reads(computed: int, tokens: int) -> None:
+    arch = dataclasses.replace(ARCH, sliding_window=4096)
+    # So much arithmetic that memory decides.
+    card = dataclasses.replace(MODEL.card, tflops=1e9)
+    windowed, full = (seconds([(computed, tokens, True)], Roofline(a, card)) for a in (arch, ARCH))
+    unread = max(0, computed - 4095) * ARCH.kv_bytes_per_token(2)
+    assert full - windowed == pytest.approx(unread / (2039e9 * 0.8), abs=1e-12)
+
+
 def test_no_card_is_faster_than_its_published_figures() -> None:
     for card in CARDS.values():
         decode = seconds([(0, 1, True)], Roofline(ARCH, card))
@@ -75,6 +86,7 @@ def test_no_card_is_faster_than_its_published_figures() -> None:
         assert decode > ARCH.weight_bytes(2) / (card.bandwidth_gb_s * 1e9)
         in_layers = ARCH.num_parameters - 2 * ARCH.vocab_size * ARCH.hidden_size
         assert prefill > 2 * 4096 * in_layers / (card.tflops * 1e12)
+        assert Roofline(ARCH, card).swap_seconds(1000, 10**6) > 1e9 / (card.host_gb_s * 1e9)
 
 
 @pytest.mark.parametrize("name", [*CARDS, "A100-80G"])
@@ -118,6 +130,31 @@ def test_only_steps_move_the_clock_and_each_by_what_it_takes() -> None:
         assert result.device_time_ns == 16_000_000
         assert result.token_ids == [0]
     assert executor.clock.now_ns() == 48_000_000
+
+
+def test_swapped_blocks_take_their_time_before_the_tokens_do() -> None:
+    executor = make_executor(FixedStepTime(0.010, 0.001, per_swapped_block_s=0.002))
+    executor.allocate_kv(100, 16, 50)
+    plan = step([(7, 1, True)])
+    plan.swap_out, plan.swap_in = [(1, 0), (2, 1)], [(2, 9)]
+    assert executor.execute(plan).device_time_ns == 17_000_000
+    assert executor.execute(StepPlan(swap_in=[(0, 5)])).device_time_ns == 2_000_000
+    assert executor.execute(StepPlan(swap_in=[(0, 5)])).token_ids == []
+    assert executor.clock.now_ns() == 21_000_000
+
+
+def test_the_link_is_the_cards_and_known_once_there_is_swap_space() -> None:
+    executor = make_executor()
+    executor.allocate_kv(100, 16)
+    assert executor.host_link_bytes_per_s is None
+    executor.allocate_kv(100, 16, 10)
+    assert executor.host_link_bytes_per_s == pytest.approx(31.5e9 * 0.8)
+    plan = StepPlan(swap_out=[(block, block) for block in range(10)])
+    expected_ns = 10 * executor.kv_bytes_per_block(16) / (31.5e9 * 0.8) * 1e9
+    assert executor.execute(plan).device_time_ns == pytest.approx(expected_ns, abs=1)
+    fixed = make_executor(FixedStepTime(0.010, per_swapped_block_s=0.002))
+    fixed.allocate_kv(100, 16, 10)
+    assert fixed.host_link_bytes_per_s == fixed.kv_bytes_per_block(16) / 0.002
 
 
 def test_busy_time_is_all_of_the_time() -> None:

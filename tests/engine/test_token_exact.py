@@ -80,15 +80,28 @@ def run(engine: Engine, abort: tuple[int, str] | None = None) -> tuple[dict[str,
         if abort is not None and step == abort[0]:
             assert engine.abort(abort[1])
         events, record = engine.step()
-        preemptions += record.preemptions_recompute
+        preemptions += record.preemptions_recompute + record.preemptions_swap
         step += 1
         for event in events:
             tokens.setdefault(event.request_id, []).extend(event.token_ids)
     return tokens, preemptions
 
 
-def make_engine(case: Case, *, blocks: int = 400, block_size: int = 16, prefix: bool = True, **options: Any) -> Engine:
-    cache = CacheConfig(block_size=block_size, enable_prefix_caching=prefix, num_gpu_blocks_override=blocks)
+def make_engine(
+    case: Case,
+    *,
+    blocks: int = 400,
+    block_size: int = 16,
+    prefix: bool = True,
+    swap_space: int = 1 << 20,
+    **options: Any,
+) -> Engine:
+    cache = CacheConfig(
+        block_size=block_size,
+        enable_prefix_caching=prefix,
+        num_gpu_blocks_override=blocks,
+        swap_space=swap_space,
+    )
     return Engine(case.executor, SchedulerConfig(**options), cache)
 
 
@@ -134,6 +147,58 @@ def test_no_setting_changes_a_token(case: Case, options: dict[str, Any]) -> None
 def test_preemptions_change_no_token(case: Case, prefix: bool, chunk_size: int) -> None:
     engine = make_engine(case, blocks=36, block_size=4, prefix=prefix, chunk_size=chunk_size)
     add_all(engine, case)
+    tokens, preemptions = run(engine)
+    assert preemptions > 0
+    assert by_index(tokens, 6) == case.expected
+
+
+@pytest.mark.parametrize("swap_space", [8 << 10, 1 << 20])
+@pytest.mark.parametrize("prefix", [False, True])
+@pytest.mark.parametrize("mode", ["swap", "auto"])
+def test_preemptions_by_swap_change_no_token(case: Case, mode: str, prefix: bool, swap_space: int) -> None:
+    """With the small swap space some victims find no room and are computed again."""
+    engine = make_engine(
+        case, blocks=36, block_size=4, prefix=prefix, chunk_size=9, preemption_mode=mode, swap_space=swap_space
+    )
+    engine.scheduler.preemption_cost.swap_is_cheaper = lambda num_tokens, num_blocks: num_tokens % 2 == 0  # type: ignore[method-assign]
+    add_all(engine, case)
+    kinds = {"recompute": 0, "swap": 0}
+    tokens: dict[str, list[int]] = {}
+    while engine.has_work:
+        events, record = engine.step()
+        kinds["recompute"] += record.preemptions_recompute
+        kinds["swap"] += record.preemptions_swap
+        assert record.swapped_out_bytes == record.swapped_out_blocks * case.executor.kv_bytes_per_block(4)
+        for event in events:
+            tokens.setdefault(event.request_id, []).extend(event.token_ids)
+    assert kinds["swap"] > 0
+    assert (kinds["recompute"] == 0) == (mode == "swap" and swap_space > 8 << 10)
+    assert by_index(tokens, 6) == case.expected
+
+
+@pytest.mark.parametrize("batching", ["static", "dynamic"])
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_batches_that_leave_together_change_no_token(case: Case, batching: str, mode: str) -> None:
+    engine = make_engine(
+        case,
+        blocks=40,
+        block_size=4,
+        batching=batching,
+        preemption_mode=mode,
+        max_num_batched_tokens=50,
+        max_num_seqs=4,
+    )
+    add_all(engine, case)
+    tokens, preemptions = run(engine)
+    assert preemptions > 0
+    assert by_index(tokens, 6) == case.expected
+
+
+@pytest.mark.parametrize("policy", ["sjf", "priority", "tiered"])
+def test_no_policy_and_no_victim_change_a_token(case: Case, policy: str) -> None:
+    engine = make_engine(case, blocks=36, block_size=4, policy=policy, preemption_victim="fewest_tokens", aging=1.0)
+    for index, prompt in enumerate(case.prompts):
+        engine.add_request(Request(str(index), prompt, greedy(), priority=index % 3))
     tokens, preemptions = run(engine)
     assert preemptions > 0
     assert by_index(tokens, 6) == case.expected

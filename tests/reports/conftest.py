@@ -1,13 +1,10 @@
-"""Made-up but plausible runs and studies, seeded, for everything that reads them.
+"""Made-up but plausible runs, studies and comparisons, seeded, for everything that reads them.
 
-A toy server (seats, token budget, KV blocks, a linear step time) makes the traces, so that latencies, seats and KV use
-belong together; summaries and verdicts come from the project's own code.
+A toy server makes the traces; summaries and verdicts come from the project's own code.
 """
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +12,9 @@ import numpy as np
 import pytest
 
 from engine.trace import IterationRecord
-from workloads.metrics import Window, summarize
-from workloads.records import RequestRecord, write_run
+from tests.reports.toy_server import BLOCK_BYTES, serve
+from workloads.metrics import Window, summarize, summarize_classes
+from workloads.records import SCHEMA_VERSION, RequestRecord, write_run
 from workloads.slo import parse_slo
 
 DEFAULTS: dict[str, Any] = {
@@ -27,6 +25,19 @@ DEFAULTS: dict[str, Any] = {
     "policy": "fcfs",
     "block_size": 16,
     "enable_prefix_caching": True,
+    "aging": 0.0,
+    "short_first_tokens": 0,
+    "retried_first": False,
+    "batching": "continuous",
+    "max_queue_delay": 0.0,
+    "preferred_batch_size": 0,
+    "max_queue_len": 0,
+    "max_queue_tokens": 0,
+    "queue_timeout": 0.0,
+    "max_predicted_wait": 0.0,
+    "preemption_mode": "recompute",
+    "preemption_victim": "auto",
+    "swap_space": 4 << 30,
 }
 MODEL = {
     "name": "toy-1b",
@@ -61,138 +72,6 @@ WORKLOAD = {
 }
 
 
-@dataclass
-class ToyRequest:
-    index: int
-    t_sched: int
-    prompt_tokens: int
-    max_tokens: int
-    computed: int = 0
-    output: int = 0
-    t_admit: int | None = None
-    preemptions: int = 0
-    times: list[int] = field(default_factory=list)
-
-    @property
-    def blocks(self) -> int:
-        return -(-(self.prompt_tokens + self.output + 1) // 16)
-
-
-@cache
-def serve(
-    setting_items: tuple[tuple[str, Any], ...], rate: float, seed: int, window_s: float = 12.0, num_blocks: int = 420
-) -> tuple[list[RequestRecord], list[IterationRecord], Window]:
-    """Poisson arrivals through a toy server. 2 s of warm-up, then the window; drains afterwards."""
-    settings = dict(setting_items)
-    rng = np.random.RandomState(seed)
-    window = Window(2_000_000_000, int((2 + window_s) * 1e9))
-    arrivals = np.cumsum(rng.exponential(1 / rate, size=int(rate * (window_s + 2) * 2) + 8)) * 1e9
-    coming = [
-        ToyRequest(i, int(t), int(rng.randint(100, 600)), int(rng.randint(40, 240)))
-        for i, t in enumerate(arrivals)
-        if t < window.end_ns
-    ]
-    requests = list(coming)
-    waiting: list[ToyRequest] = []
-    running: list[ToyRequest] = []
-    steps: list[IterationRecord] = []
-    now, last_end = 0, None
-    while coming or waiting or running:
-        while coming and coming[0].t_sched <= now:
-            waiting.append(coming.pop(0))
-        if not waiting and not running:
-            now = coming[0].t_sched
-            continue
-        budget, preempted = settings["max_num_batched_tokens"], 0
-        while len(running) > 1 and sum(r.blocks for r in running) > num_blocks:
-            victim = running.pop()
-            victim.computed, victim.preemptions, preempted = 0, victim.preemptions + 1, preempted + 1
-            waiting.insert(0, victim)
-        shares = []
-        for request in running:
-            want = request.prompt_tokens + request.output - request.computed
-            tokens = min(want, budget, settings["chunk_size"] or want)
-            if tokens:
-                shares.append((request, tokens))
-                budget -= tokens
-        while waiting and budget and len(running) < settings["max_num_seqs"] and not preempted:
-            request = waiting[0]
-            if sum(r.blocks for r in running) + request.blocks > num_blocks:
-                break
-            running.append(waiting.pop(0))
-            request.t_admit = request.t_admit or now
-            want = request.prompt_tokens + request.output
-            tokens = min(want, budget, settings["chunk_size"] or want)
-            shares.append((request, tokens))
-            budget -= tokens
-        prefill = [(r, n) for r, n in shares if r.computed < r.prompt_tokens + r.output - 1]
-        decode = [(r, n) for r, n in shares if r.computed >= r.prompt_tokens + r.output - 1]
-        prefill_tokens, decode_tokens = sum(n for _, n in prefill), sum(n for _, n in decode)
-        execute = int(4e6 + prefill_tokens * 60e3 + decode_tokens * 400e3)
-        end = now + execute + 400_000
-        steps.append(
-            IterationRecord(
-                iteration=len(steps),
-                t_start=now,
-                t_end=end,
-                prefill_tokens=prefill_tokens,
-                decode_tokens=decode_tokens,
-                prefill_seqs=len(prefill),
-                decode_seqs=len(decode),
-                context_tokens=sum(r.computed + n for r, n in shares),
-                cached_tokens=0,
-                running=len(running),
-                waiting=len(waiting),
-                kv_blocks_used=min(num_blocks, sum(r.blocks for r in running)),
-                kv_blocks_total=num_blocks,
-                preemptions_recompute=preempted,
-                preemptions_swap=0,
-                swapped_in_blocks=0,
-                swapped_out_blocks=0,
-                recomputed_tokens=sum(n for r, n in prefill if r.preemptions),
-                schedule_time_ns=400_000,
-                execute_time_ns=execute,
-                device_time_ns=execute,
-                gap_ns=0 if last_end is None else now - last_end,
-            )
-        )
-        now = last_end = end
-        for request, tokens in shares:
-            request.computed += tokens
-            if request.computed == request.prompt_tokens + request.output:
-                request.output += 1
-                request.times.append(now)
-        running = [r for r in running if r.output < r.max_tokens]
-    return [_record(r, window) for r in requests], steps, window
-
-
-def _record(request: ToyRequest, window: Window) -> RequestRecord:
-    in_window = window.start_ns <= request.t_sched < window.end_ns
-    return RequestRecord(
-        index=request.index,
-        request_id=f"r{request.index}",
-        phase="window" if in_window else "warmup",
-        status="ok",
-        finish_reason="length",
-        error=None,
-        t_sched=request.t_sched,
-        t_send=request.t_sched,
-        t_admit=request.t_admit,
-        t_first=request.times[0],
-        t_last=request.times[-1],
-        t_end=request.times[-1],
-        prompt_tokens=request.prompt_tokens,
-        max_tokens=request.max_tokens,
-        output_tokens=request.output,
-        first_chunk_tokens=1,
-        cached_tokens=0,
-        preemptions=request.preemptions,
-        recomputed_tokens=0,
-        chunk_times=tuple(request.times),
-        chunk_tokens=(1,) * len(request.times),
-    )
-
-
 def run_meta(
     settings: dict[str, Any],
     requests: list[RequestRecord],
@@ -205,7 +84,7 @@ def run_meta(
     slo = parse_slo([slo_text]) if slo_text else None
     scheduled = sum(r.phase == "window" for r in requests)
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "kind": "run",
         "tool_version": "0.1.0",
         "created": "2026-11-29T12:00:00Z",
@@ -213,7 +92,7 @@ def run_meta(
         "model": dict(MODEL),
         "device": dict(DEVICE),
         "settings": dict(settings),
-        "memory": None,
+        "memory": {"bytes_per_block": BLOCK_BYTES, "block_size": 16, "num_blocks": 420},
         "workload": dict(WORKLOAD),
         "rate": rate,
         "seed": seed,
@@ -235,6 +114,7 @@ def run_meta(
             ],
         },
         "summary": summarize(requests, steps, window, slo),
+        "classes": summarize_classes(requests, steps, window, slo),
         "environment": dict(ENVIRONMENT),
     }
 
@@ -252,12 +132,13 @@ def make_run(tmp_path: Path) -> MakeRun:
         rate: float | None = 6.0,
         slo: str | None = "p95_ttft=1s,p95_tpot=60ms",
         seed: int = 1,
+        classes: bool = False,
         change: Callable[[dict[str, Any]], None] = lambda meta: None,
         records: Callable[[list[RequestRecord]], list[RequestRecord]] = lambda requests: requests,
         **settings: Any,
     ) -> Path:
         chosen = DEFAULTS | settings
-        requests, steps, window = serve(tuple(chosen.items()), rate or 6.0, seed)
+        requests, steps, window = serve(tuple(chosen.items()), rate or 6.0, seed, classes)
         requests = records(requests)
         meta = run_meta(chosen, requests, steps, window, rate, slo, seed)
         change(meta)
@@ -303,7 +184,7 @@ def make_study(tmp_path: Path, make_run: MakeRun) -> MakeStudy:
         made.append(_trial(trials, "search", "complete", WINNER, 6.0, metas["winner"]["summary"]["request_goodput"]))
         made[-1]["runs"] = [_trial_run("runs/001-winner", 6.0, metas["winner"])]
         study = {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "kind": "study",
             "tool_version": "0.1.0",
             "created": "2026-11-29T12:00:00Z",
@@ -334,6 +215,59 @@ def make_study(tmp_path: Path, make_run: MakeRun) -> MakeStudy:
         }
         change(study)
         (folder / "study.json").write_text(json.dumps(study))
+        return folder
+
+    return make
+
+
+MakeComparison = Callable[..., Path]
+
+
+@pytest.fixture
+def make_comparison(tmp_path: Path, make_run: MakeRun) -> MakeComparison:
+    """Writes the folder of a comparison of two batching modes; `change` edits comparison.json,
+    `change_run` every run.json."""
+
+    def make(
+        name: str = "comparison",
+        *,
+        repeats: int = 1,
+        option: str = "batching",
+        values: tuple[Any, ...] = ("continuous", "static"),
+        change: Callable[..., None] = lambda comparison: None,
+        change_run: Callable[[dict[str, Any]], None] = lambda meta: None,
+        **run: Any,
+    ) -> Path:
+        folder = tmp_path / name
+        (folder / "runs").mkdir(parents=True)
+        entries: list[dict[str, Any]] = []
+        for repeat in range(repeats):
+            for value in values:
+                path = f"runs/{len(entries):03d}-{value}"
+                make_run(f"{name}/{path}", seed=repeat + 1, change=change_run, **run, **{option: value})
+                entries.append({"value": value, "repeat": repeat, "seed": repeat + 1, "path": path})
+        comparison = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "comparison",
+            "tool_version": "0.1.0",
+            "created": "2026-11-29T12:00:00Z",
+            "simulated": False,
+            "model": dict(MODEL),
+            "device": dict(DEVICE),
+            "environment": dict(ENVIRONMENT),
+            "workload": dict(WORKLOAD),
+            "slo": run.get("slo", "p95_ttft=1s,p95_tpot=60ms"),
+            "seed": 1,
+            "command": "tune compare batching=continuous,static --rate 6 --workload chat --seed 1",
+            "option": option,
+            "values": list(values),
+            "settings": {name: value for name, value in DEFAULTS.items() if name != option},
+            "rate": 6.0,
+            "repeats": repeats,
+            "runs": entries,
+        }
+        change(comparison)
+        (folder / "comparison.json").write_text(json.dumps(comparison))
         return folder
 
     return make

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reports.charts import MAX_CURVE_POINTS, MAX_POINTS, importance_chart, latency_charts, trace_chart, trial_chart
+from reports.charts import MAX_CURVE_POINTS, importance_chart, latency_charts, trial_chart
+from reports.trace_chart import MAX_POINTS, trace_chart
 from workloads.records import RequestRecord
 
 
@@ -15,6 +16,7 @@ def steps(n: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "t_start": np.arange(n) * 10_000_000 + 7,
+            "t_end": np.arange(1, n + 1) * 10_000_000 + 7,
             "prefill_tokens": rng.randint(0, 500, n) * (rng.rand(n) < 0.3),
             "decode_tokens": rng.randint(0, 64, n),
             "kv_blocks_used": rng.randint(0, 100, n),
@@ -23,6 +25,8 @@ def steps(n: int, seed: int) -> pd.DataFrame:
             "waiting": rng.randint(0, 9, n),
             "preemptions_recompute": (rng.rand(n) < 0.05).astype(int),
             "preemptions_swap": 0,
+            "swapped_out_bytes": rng.randint(0, 9 << 20, n),
+            "swapped_in_bytes": 0,
         }
     )
 

@@ -20,7 +20,7 @@ WRITERS = [
     f.request_rate,
     f.token_rate,
     f.size,
-    f.setting,
+    f.plain,
 ]
 
 
@@ -29,7 +29,7 @@ def test_what_was_not_measured_is_a_dash(write):
     assert write(None) == f.DASH
 
 
-@pytest.mark.parametrize("write", [w for w in WRITERS if w is not f.setting], ids=lambda w: w.__name__)
+@pytest.mark.parametrize("write", [w for w in WRITERS if w is not f.plain], ids=lambda w: w.__name__)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_numbers_that_are_none_are_a_dash(write, value):
     assert write(value) == f.DASH
@@ -95,7 +95,7 @@ def test_an_interval_names_a_shared_unit_once_and_is_a_dash_when_open():
 
 
 def test_settings_are_written_as_the_command_line_takes_them():
-    assert [f.setting(v) for v in (True, 0.9, 4096, 6.0, "fcfs")] == ["true", "0.9", "4096", "6", "fcfs"]
+    assert [f.plain(v) for v in (True, 0.9, 4096, 6.0, "fcfs")] == ["true", "0.9", "4096", "6", "fcfs"]
 
 
 @given(st.text())

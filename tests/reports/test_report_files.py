@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -36,9 +37,9 @@ def hostile(record):
         record["command"] = HOSTILE
 
 
-@pytest.mark.parametrize("kind", ["run", "study"])
-def test_a_report_is_one_page_and_one_markdown_file_beside_the_records(make_run, make_study, kind):
-    folder = make_study() if kind == "study" else make_run()
+@pytest.mark.parametrize("kind", ["run", "study", "comparison"])
+def test_a_report_is_one_page_and_one_markdown_file_beside_the_records(make_run, make_study, make_comparison, kind):
+    folder = {"run": make_run, "study": make_study, "comparison": make_comparison}[kind]()
     before = {path.name for path in folder.iterdir()}
     written = write_reports(folder)
     assert [path.name for path in written] == ["report.html", "report.md"]
@@ -80,6 +81,25 @@ def test_hostile_names_stay_text_in_the_page(make_study):
     assert not any("javascript" in url for url in resources.urls)
 
 
+def test_hostile_names_of_values_and_classes_stay_text(make_comparison):
+    def rename(requests):
+        return [replace(request, class_name=HOSTILE) if request.index % 2 else request for request in requests]
+
+    def rename_value(comparison):
+        comparison |= {"option": HOSTILE, "command": HOSTILE, "values": ["continuous", HOSTILE]}
+        comparison["runs"][1]["value"] = HOSTILE
+
+    def hostile_classes(meta):
+        meta["classes"][HOSTILE] = meta["classes"]["all"]
+
+    folder = make_comparison(rate=9.0, change=rename_value, records=rename, change_run=hostile_classes)
+    for folder_of in (folder, folder / "runs" / "001-static"):
+        page, markdown = (path.read_text() for path in write_reports(folder_of))
+        assert "<script>alert(1)" not in page
+        assert "<script>" not in re.sub(r"(?ms)^(`{3,})\n.*?^\1$", "", markdown)
+        assert "\x1b" not in page + markdown
+
+
 def test_hostile_names_stay_text_in_markdown(make_study):
     markdown = write_reports(make_study(change=hostile))[1].read_text()
     fenced_out = re.sub(r"(?ms)^(`{3,})\n.*?^\1$", "", markdown)
@@ -113,7 +133,7 @@ def test_nulls_are_dashes_in_every_output(make_run):
 
 
 def test_a_folder_of_neither_kind_is_refused(tmp_path):
-    with pytest.raises(UserError, match="is not the folder of a run or a study"):
+    with pytest.raises(UserError, match="is not the folder of a run, a study or a comparison"):
         write_reports(tmp_path)
 
 
@@ -122,9 +142,9 @@ def test_a_folder_of_neither_kind_is_refused(tmp_path):
     [
         ("{", "is damaged: not JSON"),
         ("[]", "is damaged: it holds a list, not an object"),
-        ('{"schema_version": 2, "kind": "study"}', "schema_version 2"),
-        ('{"schema_version": 1, "kind": "run"}', "kind 'run'"),
-        ('{"schema_version": 1, "kind": "study"}', "model is missing"),
+        ('{"schema_version": 1, "kind": "study"}', "schema_version 1"),
+        ('{"schema_version": 2, "kind": "run"}', "kind 'run'"),
+        ('{"schema_version": 2, "kind": "study"}', "model is missing"),
     ],
 )
 def test_a_damaged_study_is_refused_by_name_and_fault(tmp_path, content, fault):

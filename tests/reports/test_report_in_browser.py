@@ -35,6 +35,6 @@ def test_every_chart_is_drawn_and_the_console_stays_silent(make_study, tmp_path)
         check=True,
     )
     drawn = re.findall(r'<div class="plot[^>]*>.*?<script type="application/json">', ran.stdout, re.DOTALL)
-    assert len(drawn) == 7, "two traces, three latencies, trials and importance"
+    assert len(drawn) == 9, "two traces, two of waiting, three latencies, trials and importance"
     assert all('class="main-svg"' in plot for plot in drawn)
     assert "CONSOLE" not in ran.stderr, ran.stderr

@@ -26,7 +26,7 @@ def test_a_feasible_run_says_so_with_rate_and_goodput(make_run):
 
 def test_the_sections_stand_in_the_order_a_reader_needs_them(make_run):
     keys = [s.key for s in build_report(make_run()).sections]
-    assert keys == ["validity", "slo", "numbers", "trace", "latency", "diagnosis", "repeat"]
+    assert keys == ["validity", "slo", "numbers", "trace", "waits", "preemptions", "latency", "diagnosis", "repeat"]
 
 
 def test_an_infeasible_run_names_the_bound_that_failed(make_run):

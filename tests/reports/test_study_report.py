@@ -27,7 +27,8 @@ def test_a_confirmed_winner_is_named_with_gain_interval_and_objective(make_study
 
 def test_the_sections_stand_in_the_order_a_reader_needs_them(make_study):
     keys = [s.key for s in build_report(make_study()).sections]
-    assert keys == ["validity", "slo", "comparison", "trace", "latency", "trials", "diagnosis", "repeat"]
+    of_the_run = ["trace", "waits", "preemptions", "latency"]
+    assert keys == ["validity", "slo", "comparison", *of_the_run, "trials", "diagnosis", "repeat"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The bundled engine as a thing to measure: it is sound again after whatever went wrong in a run."""
 
+from dataclasses import replace
+
 import pytest
 
 from engine.errors import KVCacheTooSmall, OutOfDeviceMemory
@@ -112,3 +114,51 @@ def test_smallest_utilization_is_the_edge_of_what_works() -> None:
     target.engine.reconfigure(scheduler=fits.scheduler(), cache=fits.cache())
     with pytest.raises(KVCacheTooSmall):
         target.engine.reconfigure(scheduler=short.scheduler(), cache=short.cache())
+
+
+SWAPPING = Settings(max_num_seqs=16, preemption_mode="swap", swap_space=1 << 30)
+
+
+def test_the_record_says_how_much_host_memory_blocks_have_and_how_fast_it_is(undisturbed: Measured) -> None:
+    memory = make_target().measure(SWAPPING, LOAD, None).meta["memory"]
+    assert memory["num_swap_blocks"] == (1 << 30) // memory["bytes_per_block"] > 0
+    assert memory["host_link_bytes_per_s"] > 0
+    without = undisturbed.meta["memory"]
+    assert without["bytes_per_block"] == memory["bytes_per_block"]
+    assert (without["num_swap_blocks"], without["host_link_bytes_per_s"]) == (0, None)
+
+
+def test_a_workload_without_classes_is_summarised_as_one(undisturbed: Measured) -> None:
+    assert set(undisturbed.meta["classes"]) == {"all"}
+    assert undisturbed.meta["classes"]["all"]["requests"] == undisturbed.meta["window"]["requests"]
+
+
+LIMITED = replace(
+    SETTINGS, max_queue_len=1, max_queue_tokens=1, queue_timeout=0.001, max_predicted_wait=0.001, max_num_seqs=2
+)  # fmt: skip
+
+
+def test_a_burst_measures_the_capacity_of_settings_that_would_turn_it_away() -> None:
+    assert make_target().burst(LIMITED, 32, seed=0) == make_target().burst(Settings(max_num_seqs=2), 32, seed=0)
+
+
+def test_a_burst_waits_for_a_batch_that_may_grow() -> None:
+    waiting = Settings(max_num_seqs=64, batching="dynamic", max_queue_delay=3.0)
+    patient, _ = make_target().burst(waiting, 32, seed=0)
+    at_once, _ = make_target().burst(Settings(max_num_seqs=64, batching="static"), 32, seed=0)
+    assert 32 / patient == pytest.approx(32 / at_once + 3.0, rel=0.01)
+
+
+def test_a_burst_serves_urgent_classes_first_under_a_policy_that_knows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[int] = []
+    execute = SimulatedExecutor.execute
+
+    def watch(self: SimulatedExecutor, plan: StepPlan) -> StepResult:
+        served.extend(share.request.priority for share in plan.scheduled if not share.is_decode)
+        return execute(self, plan)
+
+    monkeypatch.setattr(SimulatedExecutor, "execute", watch)
+    target = BundledTarget(TargetOptions("random:qwen2.5-7b", "sim:l4"), load_spec("mixed-small"), SETTINGS)
+    target.burst(Settings(max_num_seqs=4, policy="priority"), 32, seed=0)
+    assert set(served) == {0, 1}
+    assert served == sorted(served)

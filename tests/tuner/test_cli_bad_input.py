@@ -56,6 +56,9 @@ def refused(tune: Tune, *arguments: str, naming: str) -> None:
         (["--set", "max_num_seqs=0"], "0"),
         (["--set", "gpu_memory_utilization=1.5"], "1.5"),
         (["--set", "policy=lifo"], "lifo"),
+        (["--set", "max_seqs=8"], "max_num_seqs"),
+        (["--set", "queue_timeout=5"], "'5'"),
+        (["--set", "swap_space=4x"], "4x"),
         (["--workload", "talk"], "talk"),
         (["--arrival", "sometimes"], "sometimes"),
         (["--arrival", "gamma:burstiness=-1"], "-1"),
@@ -221,10 +224,23 @@ def test_output_that_cannot_be_written_is_refused_before_measuring(
     assert files_in(tmp_path) == {"file": b"in the way", "full/other.txt": b"somebody's"}
 
 
-def test_refusals_leave_no_folder_behind(tune: Tune, tmp_path: Path) -> None:
-    refused(tune, *SMALL, "--model", "random:qwen9", "--out", "new", naming="qwen9")
-    refused(tune, *SMALL, "--device-memory", "1GiB", "--out", "new", naming="1.00 GiB")
-    assert files_in(tmp_path) == {}
+@pytest.mark.parametrize(
+    ("arguments", "naming"),
+    [
+        (["--model", "random:qwen9"], "qwen9"),
+        (["--device-memory", "1GiB"], "1.00 GiB"),
+        (["--arrival", "closed:8", "--rate", "4"], "closed"),
+        (["--rate", "100000", "--window", "1h"], "requests"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+@pytest.mark.parametrize("command", [(), ("bench",), ("compare", "policy")], ids=["tune", "bench", "compare"])
+def test_refusals_leave_no_folder_behind(
+    tune: Tune, tmp_path: Path, command: tuple[str, ...], arguments: list[str], naming: str
+) -> None:
+    rate = () if "--rate" in arguments or not command else ("--rate", "4")
+    refused(tune, *command, *SMALL, *rate, *arguments, "--out", "new", naming=naming)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", [["report", "nowhere"], ["--resume", "nowhere"]], ids=" ".join)
@@ -234,7 +250,7 @@ def test_folder_without_a_record(tune: Tune, command: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", "{}", '{"schema_version": 99, "kind": "study"}', '{"schema_version": 1, "kind": "run"}'],
+    ["", "{", "[]", "{}", '{"schema_version": 99, "kind": "study"}', '{"schema_version": 2, "kind": "run"}'],
 )
 def test_damaged_study_is_neither_resumed_nor_reported(tune: Tune, tmp_path: Path, content: str) -> None:
     (tmp_path / "s").mkdir()

@@ -44,7 +44,7 @@ def fail_allocation(monkeypatch: pytest.MonkeyPatch, most_seats: int) -> None:
         seats.append(max_num_seqs)
         return profile(self, max_num_batched_tokens, max_num_seqs)
 
-    def allocate(self: SimulatedExecutor, num_blocks: int, block_size: int) -> None:
+    def allocate(self: SimulatedExecutor, *_: object) -> None:
         if seats[-1] > most_seats:
             raise OutOfDeviceMemory(*OUT_OF_MEMORY.args)
 

@@ -1,5 +1,6 @@
-"""What the sampler may suggest, and what becomes of a user's own ranges."""
+"""What the sampler may suggest, and what it is told of settings that were measured already."""
 
+from dataclasses import replace
 from typing import Any
 
 import optuna
@@ -8,11 +9,39 @@ from hypothesis import given
 from hypothesis import settings as check
 from hypothesis import strategies as st
 
-from engine.errors import UserError
+from tests.tuner.drawn_settings import SETTINGS
+from tuner.catalogue import CATALOGUE
+from tuner.kinds import Count, NumberKind
 from tuner.settings import NAMES, Settings
-from tuner.space import TUNED, Choices, Range, SearchSpace, default_space, round_setting, with_search
+from tuner.space import TUNED, Choices, Dimension, Range, SearchSpace, default_space
 
-SPACES = st.builds(
+NUMBERS = [name for name in NAMES if isinstance(CATALOGUE[name].kind, NumberKind)]
+# The budget brings them down; a value that limits nothing is off.
+BOUND_BY_OTHERS = {"max_num_seqs", "chunk_size", "preferred_batch_size"}
+# Another name for the same behaviour may be the plainer one.
+RENAMED = {"batching", "preemption_mode", "preemption_victim"}
+
+
+@st.composite
+def dimensions(draw: st.DrawFn, name: str) -> Dimension:
+    """A range or choices that `--search` would accept for a setting."""
+    kind = CATALOGUE[name].kind
+    if kind.choices is not None:
+        return Choices(tuple(draw(st.lists(st.sampled_from(kind.choices), min_size=1, unique=True))))
+    values = SETTINGS.map(lambda s: getattr(s, name))
+    if draw(st.booleans()):
+        return Choices(tuple(draw(st.lists(values, min_size=1, max_size=3, unique=True))))
+    ends = draw(st.lists(values.filter(lambda v: v > 0), min_size=2, max_size=2, unique=True))
+    return Range(min(ends), max(ends))
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> SearchSpace:
+    names = draw(st.sets(st.sampled_from(NAMES), min_size=1, max_size=5))
+    return SearchSpace({name: draw(dimensions(name)) for name in sorted(names)}, draw(SETTINGS))
+
+
+DEFAULT_SPACES = st.builds(
     default_space,
     st.just(Settings()),
     st.sets(st.sampled_from(TUNED), max_size=3),
@@ -28,74 +57,94 @@ def random_study(seed: int) -> optuna.Study:
 
 
 def suggestion_for(params: dict[str, Any], space: SearchSpace) -> Settings:
-    study = random_study(0)
-    study.enqueue_trial(params)
-    return space.suggest(study.ask())
+    return space.suggest(optuna.trial.FixedTrial(params))
 
 
-def suggestions(space: SearchSpace, seed: int, count: int) -> list[Settings]:
+def suggestions(space: SearchSpace, seed: int, count: int) -> list[tuple[Settings, dict[str, Any]]]:
+    """Settings that were drawn, each with what was asked of the sampler for them."""
     study = random_study(seed)
-    return [space.suggest(study.ask()) for _ in range(count)]
+    trials = [study.ask() for _ in range(count)]
+    return [(space.suggest(trial), trial.params) for trial in trials]
 
 
-@given(space=SPACES, seed=st.integers(0, 10_000))
-@check(max_examples=40, deadline=None)
-def test_no_seats_or_chunk_beyond_the_token_budget(space: SearchSpace, seed: int) -> None:
-    for settings in suggestions(space, seed, 8):
-        assert settings.chunk_size < settings.max_num_batched_tokens
-        assert settings.max_num_seqs <= settings.max_num_batched_tokens
+@given(space=spaces() | DEFAULT_SPACES, seed=st.integers(0, 10_000))
+@check(max_examples=80, deadline=None)
+def test_whatever_is_drawn_is_canonical_and_in_its_range(space: SearchSpace, seed: int) -> None:
+    for settings, params in suggestions(space, seed, 4):
         assert settings == settings.canonical()
+        for name in set(params) & set(NAMES) - BOUND_BY_OTHERS - RENAMED:
+            value, dimension = getattr(settings, name), space.dimensions[name]
+            if settings.inert_beside(name):
+                continue  # without room in host memory nothing is swapped, whatever was drawn
+            if isinstance(dimension, Choices):
+                assert value in dimension.values
+            else:
+                assert dimension.low <= value <= dimension.high
 
 
-@given(space=SPACES, seed=st.integers(0, 10_000))
+@given(space=spaces() | DEFAULT_SPACES, seed=st.integers(0, 10_000))
+@check(max_examples=80, deadline=None)
+def test_what_others_bound_is_in_its_range_or_limits_nothing(space: SearchSpace, seed: int) -> None:
+    for settings, params in suggestions(space, seed, 4):
+        for name in set(params) & BOUND_BY_OTHERS:
+            value, dimension = getattr(settings, name), space.dimensions[name]
+            inside = value in dimension.values if isinstance(dimension, Choices) else value >= dimension.low
+            assert inside or value == (settings.max_num_batched_tokens if name == "max_num_seqs" else 0)
+
+
+@given(space=spaces() | DEFAULT_SPACES, seed=st.integers(0, 10_000))
+@check(max_examples=80, deadline=None)
+def test_params_of_is_the_inverse_of_suggest(space: SearchSpace, seed: int) -> None:
+    for settings, _ in suggestions(space, seed, 4):
+        params = space.params_of(settings)
+        assert params is not None
+        assert suggestion_for(params, space) == settings
+
+
+@given(space=DEFAULT_SPACES, seed=st.integers(0, 10_000))
 @check(max_examples=40, deadline=None)
 def test_only_what_is_searched_differs_from_the_fixed_settings(space: SearchSpace, seed: int) -> None:
     # A budget below the fixed seats or chunk brings those down to what they do anyway.
     budget_bound = {"max_num_seqs", "chunk_size"} if "max_num_batched_tokens" in space.dimensions else set()
     still = set(NAMES) - set(space.dimensions) - budget_bound
-    for settings in suggestions(space, seed, 4):
-        assert {n: settings.to_dict()[n] for n in still} == {n: space.fixed.to_dict()[n] for n in still}
+    for settings, _ in suggestions(space, seed, 4):
+        assert {n: getattr(settings, n) for n in still} == {n: getattr(space.fixed, n) for n in still}
 
 
-@given(space=SPACES, seed=st.integers(0, 10_000))
-@check(max_examples=40, deadline=None)
-def test_params_of_is_the_inverse_of_suggest(space: SearchSpace, seed: int) -> None:
-    for settings in suggestions(space, seed, 8):
-        params = space.params_of(settings)
-        if params is not None:
-            assert suggestion_for(params, space) == settings
-        else:
-            assert any(
-                isinstance(d, Range) and not d.low <= getattr(settings, name) <= d.high
-                for name, d in space.dimensions.items()
-            )
+CONDITIONAL = {
+    "aging": ("policy", Choices(("fcfs", "sjf"))),
+    "max_queue_delay": ("batching", Choices(("continuous", "dynamic"))),
+    "preferred_batch_size": ("batching", Choices(("static", "dynamic"))),
+    "swap_space": ("preemption_mode", Choices(("recompute", "swap", "auto"))),
+}
 
 
-@given(low=st.integers(1, 500), width=st.integers(1, 500), seed=st.integers(0, 10_000))
-@check(max_examples=40, deadline=None)
-def test_rounding_never_leaves_the_range_that_was_asked(low: int, width: int, seed: int) -> None:
-    space = with_search(SearchSpace({}, Settings()), [f"max_num_seqs={low}..{low + width}"])
-    for settings in suggestions(space, seed, 8):
-        assert low <= settings.max_num_seqs <= low + width
+@pytest.mark.parametrize("name", CONDITIONAL)
+def test_an_option_is_drawn_only_where_it_acts(name: str) -> None:
+    decider, choices = CONDITIONAL[name]
+    space = SearchSpace({name: Range(4, 64), decider: choices}, Settings(max_queue_delay=0.5))
+    drawn = {False: 0, True: 0}
+    for _, params in suggestions(space, seed=1, count=30):
+        acts = not replace(space.fixed, **{decider: params[decider]}).inert_beside(name)
+        assert (name in params) is acts
+        drawn[acts] += 1
+    assert min(drawn.values()) > 0
 
 
-@given(st.integers(1, 1 << 20))
-def test_rounding_is_idempotent_and_stays_within_an_eighth(value: int) -> None:
-    rounded = round_setting(value)
-    assert round_setting(rounded) == rounded
-    assert abs(rounded - value) <= value / 8
+def test_settings_outside_the_space_have_no_params() -> None:
+    space = SearchSpace({"max_num_seqs": Range(8, 64), "policy": Choices(("sjf", "tiered"))}, Settings())
+    assert space.params_of(Settings(max_num_seqs=32)) is None
+    assert space.params_of(Settings(max_num_seqs=128, policy="sjf")) is None
+    assert space.params_of(Settings(max_num_seqs=32, policy="sjf", block_size=32)) is None
+    assert space.params_of(Settings(max_num_seqs=32, policy="sjf")) == {"max_num_seqs": 32, "policy": "sjf"}
 
 
-@given(st.integers(1, 1 << 20))
-def test_rounding_keeps_the_order(value: int) -> None:
-    assert round_setting(value) <= round_setting(value + 1)
-
-
-@pytest.mark.parametrize(
-    ("value", "rounded"), [(1, 1), (7, 7), (8, 8), (9, 8), (13, 12), (15, 16), (100, 96), (250, 256), (2000, 2048)]
-)
-def test_rounding_gives_numbers_that_people_type(value: int, rounded: int) -> None:
-    assert round_setting(value) == rounded
+def test_durations_and_sizes_are_drawn_as_people_type_them() -> None:
+    sizes, timeouts = Range(1 << 28, 1 << 33), Range(0.5, 60.0)
+    space = SearchSpace({"queue_timeout": timeouts, "swap_space": sizes}, Settings(preemption_mode="swap"))
+    for settings, _ in suggestions(space, seed=2, count=20):
+        assert settings.queue_timeout == float(f"{settings.queue_timeout:.2g}")
+        assert settings.swap_space % (1 << 20) == 0
 
 
 def test_a_setting_that_the_user_holds_is_not_searched() -> None:
@@ -103,7 +152,7 @@ def test_a_setting_that_the_user_holds_is_not_searched() -> None:
         Settings(max_num_seqs=96), ["max_num_seqs"], on_gpu=True, smallest_utilization=0.4, max_resident_requests=100
     )
     assert set(space.dimensions) == set(TUNED) - {"max_num_seqs"}
-    assert {s.max_num_seqs for s in suggestions(space, seed=0, count=5)} == {96}
+    assert {s.max_num_seqs for s, _ in suggestions(space, seed=0, count=5)} == {96}
 
 
 def test_memory_share_is_never_searched_below_what_one_request_needs() -> None:
@@ -113,35 +162,28 @@ def test_memory_share_is_never_searched_below_what_one_request_needs() -> None:
     assert 0.73 <= low.low <= 0.74
 
 
-def test_search_option_gives_ranges_and_choices() -> None:
-    base = default_space(Settings(), [], on_gpu=True, smallest_utilization=0.4, max_resident_requests=100)
-    space = with_search(base, ["max_num_seqs=8..64", "block_size=16,32", "chunk_size=off,256", "policy=fcfs,priority"])
-    assert space.dimensions["max_num_seqs"] == Range(8, 64)
-    assert space.dimensions["block_size"] == Choices((16, 32))
-    assert space.dimensions["chunk_size"] == Choices((0, 256))
-    assert space.dimensions["policy"] == Choices(("fcfs", "priority"))
-    assert space.dimensions["max_num_batched_tokens"] == base.dimensions["max_num_batched_tokens"]
+@given(st.integers(1, 1 << 20))
+def test_rounding_is_idempotent_and_stays_within_an_eighth(value: int) -> None:
+    rounded = Count().rounded(value)
+    assert Count().rounded(rounded) == rounded
+    assert abs(rounded - value) <= value / 8
+
+
+@given(st.integers(1, 1 << 20))
+def test_rounding_keeps_the_order(value: int) -> None:
+    assert Count().rounded(value) <= Count().rounded(value + 1)
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "seats=8..64",
-        "max_num_seqs",
-        "max_num_seqs=",
-        "max_num_seqs=64..8",
-        "max_num_seqs=8..8",
-        "max_num_seqs=0..8",
-        "max_num_seqs=8..many",
-        "max_num_seqs=8,,16",
-        "chunk_size=0..512",
-        "gpu_memory_utilization=0.5..1.5",
-        "policy=fcfs..priority",
-        "policy=fcfs,lifo",
-        "enable_prefix_caching=off..on",
-    ],
+    ("value", "rounded"), [(1, 1), (7, 7), (8, 8), (9, 8), (13, 12), (15, 16), (100, 96), (250, 256), (2000, 2048)]
 )
-def test_impossible_search_is_refused(text: str) -> None:
-    with pytest.raises(UserError) as refusal:
-        with_search(SearchSpace({}, Settings()), [text])
-    assert text.partition("=")[0] in str(refusal.value)
+def test_rounding_gives_numbers_that_people_type(value: int, rounded: int) -> None:
+    assert Count().rounded(value) == rounded
+
+
+@given(st.sampled_from(NUMBERS), st.floats(0.01, 1e6))
+def test_every_kind_of_number_rounds_once(name: str, value: float) -> None:
+    kind = CATALOGUE[name].kind
+    assert isinstance(kind, NumberKind)
+    rounded = kind.rounded(round(value) if kind.whole else value)
+    assert kind.rounded(rounded) == rounded

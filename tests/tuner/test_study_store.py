@@ -13,6 +13,7 @@ from engine.errors import UserError
 from tuner.settings import Settings
 from tuner.store import Run, StudyStore
 from tuner.targets.bundled import Load, Measured
+from workloads.records import SCHEMA_VERSION
 
 LOAD = Load(rate=4.0, seed=1, warmup_s=1.0, window_s=8.0, drain_timeout_s=60.0)
 NOT_YET = dict.fromkeys(
@@ -23,7 +24,7 @@ RECORD: dict[str, Any] = {"model": {"name": "toy"}, "state": "running", "trials"
 
 def measured(settings: Settings | None = None, load: Load = LOAD, **changes: Any) -> Measured:
     meta: dict[str, Any] = {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "kind": "run",
         "settings": (settings or Settings()).to_dict(),
         "rate": load.rate,
@@ -57,7 +58,7 @@ def reopened(store: StudyStore) -> StudyStore:
 def test_a_new_study_can_be_opened_again(store: StudyStore) -> None:
     again = reopened(store)
     assert again.record == store.record
-    assert (again.record["schema_version"], again.record["kind"]) == (1, "study")
+    assert (again.record["schema_version"], again.record["kind"]) == (SCHEMA_VERSION, "study")
     assert again.runs == []
 
 
@@ -124,7 +125,7 @@ def test_half_written_runs_are_ignored_and_complete_leftovers_removed(store: Stu
     assert again.add_run("trial1", measured(load=replace(LOAD, seed=6))).path == "runs/002-trial1"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"schema_version": 2, "kind": "run"}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"schema_version": 99, "kind": "run"}'])
 def test_a_damaged_run_is_named_with_what_to_do(store: StudyStore, content: str) -> None:
     run = store.add_run("baseline", measured())
     (store.path / run.path / "run.json").write_text(content)
@@ -136,11 +137,11 @@ def test_a_damaged_run_is_named_with_what_to_do(store: StudyStore, content: str)
     ("content", "fault"),
     [
         ("", "not JSON"),
-        ('{"schema_version": 1, "ki', "not JSON"),
+        ('{"schema_version": 2, "ki', "not JSON"),
         ("[1]", "list"),
-        ('{"schema_version": 2, "kind": "study"}', "schema_version 2"),
-        ('{"schema_version": 1, "kind": "run"}', "'run'"),
-        ('{"schema_version": 1, "kind": "study"}', "model"),
+        ('{"schema_version": 99, "kind": "study"}', "schema_version 99"),
+        (json.dumps({"schema_version": SCHEMA_VERSION, "kind": "run"}), "'run'"),
+        (json.dumps({"schema_version": SCHEMA_VERSION, "kind": "study"}), "model"),
     ],
 )
 def test_a_damaged_or_foreign_record_is_refused(store: StudyStore, content: str, fault: str) -> None:

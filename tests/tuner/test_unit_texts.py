@@ -9,13 +9,24 @@ from tuner.units import format_duration, parse_bytes, parse_duration_s
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("10m", 600), ("1h", 3600), ("1h30m", 5400), ("1.5S", 1.5), (" 2m5s ", 125)]
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("10m", 600),
+        ("1h", 3600),
+        ("1h30m", 5400),
+        ("1.5S", 1.5),
+        (" 2m5s ", 125),
+        ("200ms", 0.2),
+        ("700ms", 0.7),
+        ("1s500ms", 1.5),
+    ],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration_s("--budget", text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "10", "m", "10x", "10m 5", "-5s", "1e3s", "0s", "5s!"])
+@pytest.mark.parametrize("text", ["", "10", "m", "10x", "10m 5", "-5s", "1e3s", "0s", "5s!", "5 ms", "5us"])
 def test_other_durations_are_refused_with_option_and_value(text: str) -> None:
     with pytest.raises(UserError, match="--budget") as refusal:
         parse_duration_s("--budget", text)

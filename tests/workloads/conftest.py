@@ -28,6 +28,7 @@ class FixedStepExecutor:
         self.clock: Clock = self._time
         self.max_model_len = max_model_len
         self.vocab_size = 10**9
+        self.host_link_bytes_per_s: float | None = None
         self.fail_after_steps: int | None = None
         self._step_ns = step_ns
         self._steps = 0
@@ -45,8 +46,8 @@ class FixedStepExecutor:
     def profile_memory(self, max_num_batched_tokens: int, max_num_seqs: int) -> MemoryProfile:
         raise AssertionError("the number of blocks is given")
 
-    def allocate_kv(self, num_blocks: int, block_size: int) -> None:
-        pass
+    def allocate_kv(self, num_blocks: int, block_size: int, num_swap_blocks: int = 0) -> None:
+        self.host_link_bytes_per_s = 1e9 if num_swap_blocks else None
 
     def shutdown(self) -> None:
         pass
@@ -54,10 +55,12 @@ class FixedStepExecutor:
 
 @pytest.fixture(scope="session")
 def make_engine() -> Callable[..., Engine]:
-    def make(step_ms: int = 10, seats: int = 8, max_model_len: int = 4096, blocks: int = 4096) -> Engine:
+    def make(
+        step_ms: int = 10, seats: int = 8, max_model_len: int = 4096, blocks: int = 4096, **scheduling: Any
+    ) -> Engine:
         executor = FixedStepExecutor(step_ms * MS, max_model_len)
-        scheduler = SchedulerConfig(max_num_seqs=seats, max_num_batched_tokens=8192)
-        return Engine(executor, scheduler, CacheConfig(num_gpu_blocks_override=blocks))
+        scheduler = SchedulerConfig(max_num_seqs=seats, max_num_batched_tokens=8192, **scheduling)
+        return Engine(executor, scheduler, CacheConfig(num_gpu_blocks_override=blocks, swap_space=blocks))
 
     return make
 

@@ -98,7 +98,7 @@ def test_equal_seeds_give_equal_bytes(make_engine, tmp_path):
     def run(name):
         result = drive(make_engine(), plan_of("arrival=gamma:0.3"), slo=parse_slo("p95_ttft=50ms"))
         summary = summarize(result.requests, result.iterations, result.window)
-        meta = {"schema_version": 1, "kind": "run", "summary": summary}
+        meta = {"schema_version": 2, "kind": "run", "summary": summary}
         return write_run(tmp_path / name, meta, result.requests, result.iterations)
 
     one, two = run("a"), run("b")

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from engine.request import RequestEvent
 from engine.trace import IterationRecord
 from workloads.metrics import Window, summarize
-from workloads.pool import Part, pool
+from workloads.pool import Part, pool, pool_waits
 from workloads.records import RequestRecord
 from workloads.slo import parse_slo
 
@@ -20,8 +21,10 @@ MakeRecord = Callable[..., RequestRecord]
 
 
 def step(iteration: int, t_start: int, t_end: int, **changes: Any) -> IterationRecord:
-    zeros = dict.fromkeys((f for f in IterationRecord.__dataclass_fields__), 0)
-    return IterationRecord(**zeros | {"iteration": iteration, "t_start": t_start, "t_end": t_end} | changes)
+    names = (name for name in IterationRecord.__dataclass_fields__ if name not in ("wait_cause", "blocked_request"))
+    return IterationRecord(
+        **dict.fromkeys(names, 0) | {"iteration": iteration, "t_start": t_start, "t_end": t_end} | changes
+    )
 
 
 def request(make_record: MakeRecord, index: int, at_s: float, ttft_ms: int, **changes: Any) -> RequestRecord:
@@ -96,6 +99,24 @@ def test_every_time_of_a_request_moves_by_the_same(parts: list[Part]) -> None:
             assert getattr(pooled, name) == getattr(source, name) + shift_s * S
         assert pooled.chunk_times == tuple(t + shift_s * S for t in source.chunk_times)
     assert requests[29].t_sched < 10 * S <= requests[30].t_sched
+
+
+def test_histories_move_with_their_requests(make_record: MakeRecord) -> None:
+    history = (RequestEvent(5 * S, "queued", 10), RequestEvent(7 * S, "preempted", 12, 3, "swap:req-1"))
+    pooled, _, _ = pool(
+        [([], [], Window(0, 2 * S)), ([make_record(t_sched=5 * S, history=history)], [], Window(4 * S, 6 * S))]
+    )
+    assert pooled[0].history == (replace(history[0], time_ns=3 * S), replace(history[1], time_ns=5 * S))
+
+
+def test_a_wait_beyond_its_window_keeps_the_causes_it_had_there(make_record: MakeRecord) -> None:
+    late = make_record(t_sched=3 * S, t_send=3 * S, t_admit=8 * S)
+    steps = [step(i, i * S, (i + 1) * S, wait_cause="seats" if i < 5 else "budget") for i in range(10)]
+    other = [step(i, i * S, (i + 1) * S, wait_cause="batch") for i in range(10)]
+    parts: list[Part] = [([late], steps, Window(0, 4 * S)), ([replace(late, t_admit=4 * S)], other, Window(0, 4 * S))]
+    summary = summarize(*pool(parts), SLO, pool_waits(parts))
+    means = {cause: summary[f"mean_wait_{cause}_ms"] for cause in ("seats", "budget", "batch", "step")}
+    assert means == {"seats": 1000.0, "budget": 1500.0, "batch": 500.0, "step": 0.0}
 
 
 def test_a_time_that_was_not_measured_stays_so(make_record: MakeRecord) -> None:

@@ -36,6 +36,14 @@ def test_no_token_has_no_ttft_and_is_a_miss(make_record):
     assert SAMPLES["ttft"](record).missing == 1
 
 
+@pytest.mark.parametrize("status", ["shed", "queue_timeout"])
+@pytest.mark.parametrize("metric", SAMPLES)
+def test_a_request_that_was_turned_away_is_a_miss_in_every_metric(make_record, metric, status):
+    sample = SAMPLES[metric](make_record([], status=status, t_admit=None, max_tokens=5))
+    assert sample.values == ()
+    assert sample.missing >= 1
+
+
 def test_latencies_count_from_the_schedule_and_not_from_the_send(make_record):
     record = make_record(t_sched=10 * MS, t_send=90 * MS, t_admit=95 * MS)
     assert (ttft_ns(record), e2e_ns(record), queue_ns(record)) == (90 * MS, 190 * MS, 85 * MS)
@@ -58,6 +66,8 @@ def step(t_start, t_end, **changes):
         "preemptions_swap": 0,
         "swapped_in_blocks": 0,
         "swapped_out_blocks": 0,
+        "swapped_in_bytes": 0,
+        "swapped_out_bytes": 0,
         "recomputed_tokens": 0,
         "schedule_time_ns": 0,
         "execute_time_ns": t_end - t_start,
@@ -75,11 +85,14 @@ def test_rates_are_those_of_the_requests_scheduled_in_the_window(make_record):
         make_record(index=3, status="timeout"),
         make_record(index=4, status="unfinished"),
         make_record(index=5, phase="cooldown"),
+        make_record([], index=6, status="shed"),
+        *(make_record([], index=i, status="queue_timeout") for i in (7, 8)),
     ]
     summary = summarize(records, [], Window(1 * S, 5 * S), parse_slo(["p95_ttft=1s"]))
     assert summary["duration"] == 4.0
-    assert (summary["completed"], summary["failed"]) == (2, 2)
+    assert (summary["completed"], summary["failed"]) == (2, 5)
     assert (summary["num_timeouts"], summary["num_unfinished"]) == (1, 1)
+    assert (summary["num_shed"], summary["num_queue_timeouts"]) == (1, 2)
     assert (summary["total_input_tokens"], summary["total_output_tokens"]) == (20, 6)
     assert (summary["request_throughput"], summary["output_throughput"]) == (0.5, 1.5)
     assert summary["total_token_throughput"] == 6.5
@@ -105,6 +118,7 @@ def test_what_was_not_measured_is_null(make_record):
     assert summary["good_requests"] is None
     assert summary["prefill_decode_ratio"] is None
     assert summary["max_kv_utilization"] is None
+    assert summary["recomputed_share"] is None
     assert summarize([], [], Window(0, 0))["request_throughput"] is None
 
 
@@ -115,7 +129,17 @@ def test_engine_figures_average_over_the_time_of_the_window():
             1 * S, 2 * S, running=4, waiting=2, kv_blocks_used=50, prefill_tokens=30, decode_tokens=10, cached_tokens=5
         ),
         step(
-            3 * S, 5 * S, running=2, kv_blocks_used=25, preemptions_recompute=1, preemptions_swap=2, recomputed_tokens=7
+            3 * S,
+            5 * S,
+            running=2,
+            kv_blocks_used=25,
+            preemptions_recompute=1,
+            preemptions_swap=2,
+            recomputed_tokens=7,
+            swapped_in_blocks=3,
+            swapped_out_blocks=4,
+            swapped_in_bytes=300,
+            swapped_out_bytes=400,
         ),
         step(5 * S, 6 * S, running=99),
     ]
@@ -127,6 +151,10 @@ def test_engine_figures_average_over_the_time_of_the_window():
     assert summary["max_kv_utilization"] == 0.5
     assert (summary["prefill_tokens"], summary["decode_tokens"], summary["prefill_decode_ratio"]) == (30, 10, 3.0)
     assert (summary["preemptions"], summary["recomputed_tokens"], summary["cached_tokens"]) == (3, 7, 5)
+    assert (summary["preemptions_recompute"], summary["preemptions_swap"]) == (1, 2)
+    assert (summary["swapped_in_blocks"], summary["swapped_out_blocks"]) == (3, 4)
+    assert (summary["swapped_in_bytes"], summary["swapped_out_bytes"]) == (300, 400)
+    assert summary["recomputed_share"] == 7 / 40
     assert summary["device_idle_share"] == 0.25
 
 

@@ -9,22 +9,31 @@ import pytest
 from engine.errors import UserError
 from engine.request import RequestEvent
 from engine.trace import IterationRecord
-from workloads.records import RunRecord, write_atomic, write_run
+from workloads.records import SCHEMA_VERSION, RunRecord, write_atomic, write_run
 
-META = {"schema_version": 1, "kind": "run", "rate": 2.0, "slo": None, "name": "größe"}
+META = {"schema_version": SCHEMA_VERSION, "kind": "run", "rate": 2.0, "slo": None, "name": "größe"}
 
 
 @pytest.fixture
 def requests(make_record):
     history = (RequestEvent(1, "queued", 10), RequestEvent(9, "finished", 2, 1, "length"))
     refused = make_record([], index=1, status="refused", error="too long", t_send=None, t_admit=None, t_end=None)
-    return [make_record(history=history, good=True), refused]
+    swapped: dict[str, Any] = {
+        "preemptions": 2,
+        "preemptions_swap": 1,
+        "priority": -1,
+        "class_name": "größe",
+        "attempts": 3,
+    }
+    return [make_record(history=history, good=True), refused, make_record(index=2, **swapped)]
 
 
 @pytest.fixture
 def iterations():
     values: dict[str, Any] = {f.name: i for i, f in enumerate(fields(IterationRecord))}
-    return [IterationRecord(**values | {"device_time_ns": None})]
+    values |= {"device_time_ns": None, "wait_cause": "blocks", "blocked_request": "req-7"}
+    nobody_waits: dict[str, Any] = {"wait_cause": None, "blocked_request": None}
+    return [IterationRecord(**values), IterationRecord(**values | nobody_waits)]
 
 
 def test_a_run_reads_back_as_it_was_written(tmp_path, requests, iterations):
@@ -36,7 +45,9 @@ def test_a_run_reads_back_as_it_was_written(tmp_path, requests, iterations):
 
 def test_the_tables_are_data_frames_with_null_for_what_was_not_measured(tmp_path, requests, iterations):
     run = RunRecord.load(write_run(tmp_path / "a", META, requests, iterations))
-    assert run.requests["t_first"].isna().tolist() == [False, True]
+    assert run.requests["t_first"].isna().tolist() == [False, True, False]
+    assert run.iterations["wait_cause"].isna().tolist() == [False, True]
+    assert run.iterations["blocked_request"][0] == "req-7"
     assert json.loads(run.requests["history"][0])[1] == [9, "finished", 2, 1, "length"]
     assert run.iterations["device_time_ns"].isna().all()
 
@@ -45,6 +56,13 @@ def test_a_run_without_requests_or_steps_reads_back_empty(tmp_path):
     run = RunRecord.load(write_run(tmp_path / "a", META, [], []))
     assert run.request_records() == []
     assert len(run.iterations) == 0
+
+
+def test_text_that_no_step_has_reads_back_as_text_that_is_missing(tmp_path, iterations):
+    nobody_waits = iterations[1:]
+    run = RunRecord.load(write_run(tmp_path / "a", META, [], nobody_waits))
+    assert run.iteration_records() == nobody_waits
+    assert run.iterations["blocked_request"].isna().all()
 
 
 def test_equal_runs_are_equal_byte_for_byte(tmp_path, requests, iterations):
@@ -83,8 +101,8 @@ def test_an_atomic_write_replaces_the_file_and_leaves_no_other(tmp_path):
         (lambda run: (run / "run.json").write_text("{"), "run.json is damaged"),
         (lambda run: (run / "run.json").write_text("[]"), "run.json is damaged"),
         (lambda run: (run / "run.json").write_bytes(b"\xff\xfe"), "run.json is damaged"),
-        (lambda run: (run / "run.json").write_text('{"schema_version": 2, "kind": "run"}'), "schema_version 2"),
-        (lambda run: (run / "run.json").write_text('{"schema_version": 1, "kind": "study"}'), "kind 'study'"),
+        (lambda run: (run / "run.json").write_text('{"schema_version": 1, "kind": "run"}'), "schema_version 1"),
+        (lambda run: (run / "run.json").write_text('{"schema_version": 2, "kind": "study"}'), "kind 'study'"),
         (lambda run: (run / "requests.parquet").unlink(), "requests.parquet is missing"),
         (lambda run: (run / "requests.parquet").write_bytes(b"no"), "requests.parquet is damaged"),
         (lambda run: (run / "iterations.parquet").replace(run / "requests.parquet"), "is missing|lacks the columns"),

@@ -2,12 +2,11 @@
 
 import datetime
 
-from engine.errors import UserError
-from tuner.cli.output import new_folder, print_json, print_summary, require_writable
-from tuner.cli.tune import INTERRUPTED_CODE, TuneArguments
+from tuner.arguments import TuneArguments
+from tuner.cli.output import INTERRUPTED_CODE, print_json, print_summary
+from tuner.folders import new_folder, require_writable
 from tuner.interrupt import deferred_interrupts
 from tuner.progress import ProgressDisplay
-from tuner.settings import Settings
 from tuner.targets.bundled import BundledTarget
 from workloads.early_stop import INTERRUPTED
 
@@ -28,10 +27,8 @@ def run_bench(arguments: TuneArguments, *, out: str | None, as_json: bool) -> in
     from workloads.records import write_run
 
     display = ProgressDisplay(Console(stderr=True))
-    slo, rate, spec = arguments.parse_slo(), arguments.parse_rate(), arguments.load_workload()
-    if rate is None and spec.is_open_loop:
-        raise UserError("tune bench measures at one rate: give --rate in requests per second, such as --rate 6")
-    settings = Settings().override(arguments.set)
+    slo, spec, settings = arguments.parse_slo(), arguments.load_workload(), arguments.settings()
+    rate = arguments.one_rate(spec, "tune bench")
     load = arguments.run_lengths(None).load(rate, arguments.seed)
     folder = new_folder(out, f"{datetime.date.today():%Y-%m-%d}-bench-{spec.name}")
     require_writable(folder)

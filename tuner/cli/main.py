@@ -9,7 +9,9 @@ import typer
 
 from engine.errors import OutOfDeviceMemory, UserError
 from engine.executor.threads import wait_passively
+from tuner.cli import commands
 from tuner.cli import options as opt
+from tuner.cli.serve import serve
 
 app = typer.Typer(
     name="tune",
@@ -56,8 +58,8 @@ def tune(
         typer.Option(
             "--search",
             metavar="NAME=RANGE",
-            help="Search NAME=low..high or NAME=a,b,c, in place of the default range or beside it; a --set value is "
-            "where such a search starts from.",
+            help="Search NAME=low..high or NAME=a,b,c, in place of the default range or beside it: any of "
+            "'tune settings'. A --set value is where such a search starts from.",
             rich_help_panel="The search",
             show_default=False,
         ),
@@ -120,106 +122,13 @@ def tune(
     if slo is None and goodput is None and resume is None:
         typer.echo(context.get_help())
         raise typer.Exit(2 if len(sys.argv) > 1 else 0)
-    from tuner.cli.tune import TuneArguments, run_study
+    from tuner.cli.tune import run_study
 
-    arguments = TuneArguments(
-        slo=slo or [],
-        goodput=goodput or [],
-        workload=workload,
-        arrival=arrival,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        rate=rate,
-        model=model,
-        device=device,
-        dtype=dtype,
-        max_model_len=max_model_len,
-        device_memory=device_memory,
-        set=set_ or [],
-        search=search or [],
-        budget=budget,
-        trials=trials,
-        window=window,
-        warmup=warmup,
-        drain_timeout=drain_timeout,
-        seed=seed,
-    )
-    raise typer.Exit(run_study(arguments, out=out, resume=resume, as_json=json_))
+    raise typer.Exit(run_study(opt.arguments_of(context), out=out, resume=resume, as_json=json_))
 
 
-@app.command()
-def bench(
-    slo: opt.Slo = None,
-    goodput: opt.Goodput = None,
-    rate: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(
-            help="Requests per second; a closed loop has none.",
-            rich_help_panel="What is asked of the engine",
-            show_default=False,
-        ),
-    ] = None,
-    workload: opt.Workload = None,
-    arrival: opt.Arrival = None,
-    prompt_tokens: opt.PromptTokens = None,
-    output_tokens: opt.OutputTokens = None,
-    model: opt.Model = None,
-    device: opt.Device = "auto",
-    dtype: opt.Dtype = "auto",
-    max_model_len: opt.MaxModelLen = None,
-    device_memory: opt.DeviceMemory = None,
-    set_: opt.Set = None,
-    window: Annotated[str, typer.Option(help="Measured part of the run.", rich_help_panel="The run")] = "30s",
-    warmup: opt.Warmup = None,
-    drain_timeout: opt.DrainTimeout = "60s",
-    seed: opt.Seed = 0,
-    out: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="Folder of the run.", rich_help_panel="The run", show_default="runs/DATE-bench-WORKLOAD"),
-    ] = None,
-    json_: opt.Json = False,
-) -> None:
-    """Measure one setting once."""
-    from tuner.cli.bench import run_bench
-    from tuner.cli.tune import TuneArguments
-
-    arguments = TuneArguments(
-        slo=slo or [],
-        goodput=goodput or [],
-        workload=workload,
-        arrival=arrival,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        rate=rate or "auto",
-        model=model,
-        device=device,
-        dtype=dtype,
-        max_model_len=max_model_len,
-        device_memory=device_memory,
-        set=set_ or [],
-        window=window,
-        warmup=warmup,
-        drain_timeout=drain_timeout,
-        seed=seed,
-    )
-    raise typer.Exit(run_bench(arguments, out=out, as_json=json_))
-
-
-@app.command()
-def report(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder of a run or a study.")],
-) -> None:
-    """Write report.html and report.md again from a stored run or study."""
-    from pathlib import Path
-
-    from reports.build import write_reports
-    from tuner.cli.output import print_summary
-
-    path = Path(folder)
-    files = write_reports(path)
-    print_summary(path)
-    for file in files:
-        typer.echo(str(file))
+for command in (commands.bench, commands.compare, commands.settings, commands.report, serve):
+    app.command()(command)
 
 
 def gather_goodput(arguments: Sequence[str]) -> list[str]:

@@ -1,8 +1,11 @@
 """Options that several commands share, each with the text that `--help` shows. Imports nothing heavy."""
 
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
+
+if TYPE_CHECKING:
+    from tuner.arguments import TuneArguments
 
 _LOAD, _ENGINE, _RUN, _SEARCH = "What is asked of the engine", "The engine", "The run", "The search"
 
@@ -28,7 +31,7 @@ Goodput = Annotated[
 Workload = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
-        help="chat, chat-small, summarize, or a YAML file.",
+        help="chat, chat-small, summarize, mixed, mixed-small, or a YAML file.",
         rich_help_panel=_LOAD,
         show_default="chat-small on a CPU, else chat",
     ),
@@ -92,12 +95,18 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Fix a setting: gpu_memory_utilization, max_num_seqs, max_num_batched_tokens, chunk_size, policy, "
-        "block_size, enable_prefix_caching.",
+        help="Fix a setting, e.g. max_num_seqs=96, policy=sjf or queue_timeout=5s; 'tune settings' lists them all.",
         rich_help_panel=_ENGINE,
         show_default=False,
     ),
 ]
+OneRate = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--rate", help="Requests per second; a closed loop has none.", rich_help_panel=_LOAD, show_default=False
+    ),
+]
+OneWindow = Annotated[str, typer.Option("--window", help="Measured part of a run.", rich_help_panel=_RUN)]
 Seed = Annotated[int, typer.Option(min=0, help="Of arrivals, lengths, prompts and the search.", rich_help_panel=_RUN)]
 Warmup = Annotated[
     Optional[str],  # noqa: UP045
@@ -110,3 +119,13 @@ Json = Annotated[
     bool,
     typer.Option("--json", help="Print the result as JSON on standard output, nothing else.", rich_help_panel=_RUN),
 ]
+
+
+def arguments_of(context: typer.Context) -> "TuneArguments":
+    """What was given to a command, by the names that its options share with `TuneArguments`."""
+    from dataclasses import fields
+
+    from tuner.arguments import TuneArguments
+
+    given = {name.rstrip("_"): value for name, value in context.params.items() if value not in (None, (), [])}
+    return TuneArguments(**{f.name: given[f.name] for f in fields(TuneArguments) if f.name in given})

@@ -3,120 +3,32 @@
 import datetime
 import json
 import shlex
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from engine.build import find_device
 from engine.errors import UserError
 from engine.kv_cache.sizing import GIB
+from tuner.arguments import TuneArguments
 from tuner.budget import Budget
-from tuner.cli.output import new_folder, print_json, print_summary, require_writable
+from tuner.cli.output import INTERRUPTED_CODE, print_json, print_summary, this_command
 from tuner.environment import tool_version
+from tuner.folders import new_folder, require_writable
+from tuner.lock import alone_in
 from tuner.progress import ProgressDisplay
 from tuner.runner import RunLengths, Runner
-from tuner.search import StudyOptions, Tuner
-from tuner.settings import Settings, parse_assignment
-from tuner.space import SearchSpace, default_space, with_search
+from tuner.search import BaselineFailed, StudyOptions, Tuner
+from tuner.settings import Settings
+from tuner.space import Choices, SearchSpace, default_space, with_queue_delay, with_search
 from tuner.store import BEST_FILE, StudyStore
-from tuner.targets.bundled import BundledTarget, TargetOptions
-from tuner.units import parse_bytes, parse_duration_s
-from workloads.slo import Slo, parse_goodput, parse_slo
-from workloads.spec import WorkloadSpec, load_spec
+from tuner.targets.bundled import BundledTarget
+from tuner.units import parse_duration_s
+from workloads.slo import Slo
 
-INTERRUPTED_CODE = 130
 DEFAULT_BUDGET = "9m"
 DEFAULT_SIMULATED_TRIALS = 40
-WINDOWS_PER_BUDGET = 27
-WARMUP_SHARE = 0.4
-# Beyond them a run would take days, or the plan more memory than there is.
-RATE_LIMITS = (1e-4, 1e5)
-WINDOW_LIMITS_S = (10.0, 60.0)
-
-
-@dataclass(frozen=True)
-class TuneArguments:
-    """The command line's options, as texts; see `tuner.cli.options` for what each means."""
-
-    slo: Sequence[str] = ()
-    goodput: Sequence[str] = ()
-    workload: str | None = None
-    arrival: str | None = None
-    prompt_tokens: str | None = None
-    output_tokens: str | None = None
-    rate: str = "auto"
-    model: str | None = None
-    device: str = "auto"
-    dtype: str = "auto"
-    max_model_len: int | None = None
-    device_memory: str | None = None
-    set: Sequence[str] = field(default_factory=list)
-    search: Sequence[str] = field(default_factory=list)
-    budget: str | None = None
-    trials: int | None = None
-    window: str | None = None
-    warmup: str | None = None
-    drain_timeout: str = "60s"
-    seed: int = 0
-
-    def parse_slo(self) -> Slo | None:
-        """The SLO of `--slo` or `--goodput`; None for neither.
-
-        Raises:
-            UserError: both, or one that does not parse.
-        """
-        if self.slo and self.goodput:
-            raise UserError("--slo and --goodput say the same thing in two forms: give one of them")
-        if self.goodput:
-            return parse_goodput(self.goodput)
-        return parse_slo(self.slo) if self.slo else None
-
-    def parse_rate(self) -> float | None:
-        """Requests per second; None for auto.
-
-        Raises:
-            UserError: neither auto nor a number above 0.
-        """
-        if self.rate == "auto":
-            return None
-        try:
-            rate = float(self.rate)
-        except ValueError:
-            rate = 0.0
-        if not RATE_LIMITS[0] <= rate <= RATE_LIMITS[1]:
-            raise UserError(
-                f"--rate {self.rate!r} is not possible: give requests per second above 0 ({RATE_LIMITS[0]:g} to "
-                f"{RATE_LIMITS[1]:g}), or auto"
-            )
-        return rate
-
-    def load_workload(self) -> WorkloadSpec:
-        """The workload with its overrides; the default depends on the device."""
-        default = "chat-small" if find_device(self.device) == "cpu" else "chat"
-        overrides = {"arrival": self.arrival, "prompt_tokens": self.prompt_tokens, "output_tokens": self.output_tokens}
-        return load_spec(self.workload or default, [f"{k}={v}" for k, v in overrides.items() if v is not None])
-
-    def target_options(self) -> TargetOptions:
-        """Model and device."""
-        memory = None if self.device_memory is None else parse_bytes("--device-memory", self.device_memory)
-        return TargetOptions(self.model, self.device, self.dtype, self.max_model_len, memory)
-
-    def run_lengths(self, budget_s: float | None) -> RunLengths:
-        """Lengths of a run's parts: as asked, else by the budget."""
-        if self.window is not None:
-            window_s = parse_duration_s("--window", self.window)
-        else:
-            low, high = WINDOW_LIMITS_S
-            # Simulated seconds cost next to nothing, so the budget need not set them.
-            follows_budget = budget_s is not None and not self.device.startswith("sim:")
-            window_s = min(high, max(low, (budget_s or 0.0) / WINDOWS_PER_BUDGET)) if follows_budget else high
-        if self.warmup is None:
-            warmup_s = max(3.0, WARMUP_SHARE * window_s)
-        else:
-            warmup_s = 0.0 if self.warmup.strip() in ("0", "0s") else parse_duration_s("--warmup", self.warmup)
-        return RunLengths(warmup_s, window_s, parse_duration_s("--drain-timeout", self.drain_timeout))
 
 
 def run_study(arguments: TuneArguments, *, out: str | None, resume: str | None, as_json: bool) -> int:
@@ -126,17 +38,26 @@ def run_study(arguments: TuneArguments, *, out: str | None, resume: str | None, 
         Exit code: 0, 1 when no setting met the SLO, 130 when interrupted; the state is stored then.
 
     Raises:
-        UserError: bad input, or a baseline that cannot be measured.
+        UserError: bad input, another process at work on the study, or a baseline that cannot be measured. A new study
+            that was refused before anything was measured leaves no folder.
     """
     from rich.console import Console
 
-    from reports.build import write_reports
-
     display = ProgressDisplay(Console(stderr=True))
-    store = None
-    if resume is not None:
-        store = StudyStore.open(Path(resume))
-        arguments = _resumed_arguments(store, arguments)
+    with ExitStack() as stack:
+        store = None
+        if resume is not None:
+            stack.enter_context(alone_in(Path(resume)))
+            store = StudyStore.open(Path(resume))
+            arguments = _resumed_arguments(store, arguments)
+        tuner = _prepare(arguments, store, out, display)
+        if resume is None:
+            stack.enter_context(alone_in(tuner.store.path))
+        return _run(tuner, is_new=resume is None, as_json=as_json)
+
+
+def _prepare(arguments: TuneArguments, store: StudyStore | None, out: str | None, display: ProgressDisplay) -> Tuner:
+    """Everything that can be refused before the first run is made; a new study's folder is made last."""
     slo = arguments.parse_slo()
     if slo is None:
         raise UserError("there is nothing to tune for: give an objective, such as --slo p95_ttft=1s")
@@ -146,14 +67,14 @@ def run_study(arguments: TuneArguments, *, out: str | None, resume: str | None, 
     lengths = arguments.run_lengths(limits[0])
     if not simulated and limits[0] is not None and store is None:
         Budget(limits[0]).require(lengths.shortest_baseline_s(rate))
-    fixed = Settings().override(arguments.set)
+    fixed = arguments.settings()
     if store is None:
         folder = new_folder(out, f"{datetime.date.today():%Y-%m-%d}-{spec.name}")
         require_writable(folder)
-    else:
-        folder = store.path
     target = BundledTarget(arguments.target_options(), spec, fixed, display.say)
     space = _space(arguments, fixed, target)
+    if space.fixed != fixed:
+        display.say(f"max_queue_delay={space.fixed.max_queue_delay:g}s for dynamic batches; --set or --search another")
     if store is None:
         store = StudyStore.create(folder, _new_record(arguments, target, slo, space, limits, lengths))
     budget = Budget(limits[0], store.record["elapsed_s"])
@@ -163,7 +84,13 @@ def run_study(arguments: TuneArguments, *, out: str | None, resume: str | None, 
         rate, limits[1], arguments.seed, store.record["options"]["command"], arguments.warmup is None
     )
     _say_what(runner)
-    tuner = Tuner(runner, space, options)
+    return Tuner(runner, space, options)
+
+
+def _run(tuner: Tuner, *, is_new: bool, as_json: bool) -> int:
+    from reports.build import write_reports
+
+    store, display = tuner.store, tuner.display
     try:
         with display.live():
             tuner.run()
@@ -171,9 +98,11 @@ def run_study(arguments: TuneArguments, *, out: str | None, resume: str | None, 
         write_reports(store.path)
         display.say(f"interrupted; everything measured is stored: tune --resume {shlex.quote(str(store.path))} goes on")
         return INTERRUPTED_CODE
-    except UserError:
-        if store.record["trials"] and any(t["runs"] for t in store.record["trials"]):
+    except UserError as error:
+        if store.runs:
             write_reports(store.path)
+        elif is_new and not isinstance(error, BaselineFailed):
+            store.discard()
         raise
     files = write_reports(store.path)
     if as_json:
@@ -194,7 +123,7 @@ def _limits(arguments: TuneArguments, simulated: bool) -> tuple[float | None, in
 
 
 def _space(arguments: TuneArguments, fixed: Settings, target: BundledTarget) -> SearchSpace:
-    held = [parse_assignment(text)[0] for text in arguments.set]
+    held = arguments.names_set()
     # The largest step that is searched needs the most memory, so every setting of the space has room.
     largest_step = 16384 if target.on_gpu else 4096
     space = default_space(
@@ -204,7 +133,10 @@ def _space(arguments: TuneArguments, fixed: Settings, target: BundledTarget) -> 
         smallest_utilization=target.smallest_utilization(fixed, largest_step),
         max_resident_requests=target.max_resident_requests(fixed, 0.95),
     )
-    return with_search(space, arguments.search)
+    space = with_search(space, arguments.search)
+    batching = space.dimensions.get("batching")
+    batchings = batching.values if isinstance(batching, Choices) else ()
+    return replace(space, fixed=with_queue_delay(fixed, batchings, [*held, *space.dimensions]))
 
 
 def _new_record(
@@ -234,7 +166,7 @@ def _new_record(
             "sampler": "tpe",
             "space": space.to_dict(),
             "arguments": asdict(arguments) | {"device": target.options.device, "model": target.options.model},
-            "command": ["tune", *_without_out(sys.argv[1:])],
+            "command": this_command(),
         },
         "state": "running",
         "reason": None,
@@ -246,16 +178,6 @@ def _new_record(
     }
 
 
-def _without_out(words: Sequence[str]) -> list[str]:
-    """The command line without its --out, whose folder exists by the time someone repeats it."""
-    kept, skip = [], False
-    for word in words:
-        if not skip and word != "--out" and not word.startswith("--out="):
-            kept.append(word)
-        skip = word == "--out"
-    return kept
-
-
 def _resumed_arguments(store: StudyStore, given: TuneArguments) -> TuneArguments:
     """The options that the study was started with; only its limits may be raised.
 
@@ -263,7 +185,7 @@ def _resumed_arguments(store: StudyStore, given: TuneArguments) -> TuneArguments
         UserError: other options were given, or the record does not hold its own.
     """
     allowed = {"budget": None, "trials": None}
-    if replace(given, **allowed) != TuneArguments(slo=[], goodput=[]):  # type: ignore[arg-type]
+    if replace(given, **allowed) != TuneArguments():  # type: ignore[arg-type]
         raise UserError("--resume takes the study's own options: give only --budget or --trials beside it")
     try:
         stored = TuneArguments(**store.record["options"]["arguments"])

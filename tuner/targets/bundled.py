@@ -1,6 +1,5 @@
 """The bundled engine as a thing to measure: settings and load in, the record of a run out."""
 
-import datetime
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,15 +13,14 @@ from engine.executor.base import Executor
 from engine.executor.simulated import SimulatedExecutor
 from engine.model.resolve import resolve_model
 from engine.trace import IterationRecord
-from tuner.environment import cuda_driver, environment, tool_version
+from tuner.environment import cuda_driver, environment
 from tuner.settings import Settings
-from workloads.driver import DriveError, DriveResult, Progress, drive
-from workloads.metrics import summarize
-from workloads.plan import WorkloadPlan, make_plan
-from workloads.records import SCHEMA_VERSION, RequestRecord
+from tuner.targets.run_meta import describe_run
+from workloads.driver import DriveError, Progress, drive
+from workloads.plan import make_plan
+from workloads.records import RequestRecord
 from workloads.slo import Slo
 from workloads.spec import WorkloadSpec
-from workloads.validity import check_validity
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +182,7 @@ class BundledTarget:
         except DriveError as failure:
             result, error = failure.partial, str(failure)
             self._recover(settings)
-        meta = self._describe(settings, load, slo, result, plan, error)
+        meta = describe_run(self, settings, load, slo, result, plan, error)
         return Measured(meta, result.requests, result.iterations, error)
 
     def _reconfigure(self, settings: Settings) -> None:
@@ -206,12 +204,14 @@ class BundledTarget:
     def burst(self, settings: Settings, num_requests: int, seed: int) -> tuple[float, float]:
         """Serve requests that all arrive at once: a first idea of capacity and service time. Warms the engine up too.
 
+        Nobody is turned away: what the engine can serve is the question here.
+
         Returns:
             Requests served per second, and the mean time in seconds from a request's admission to its end.
         """
         from engine.request import Request, SamplingParams
 
-        self._reconfigure(settings)
+        self._reconfigure(settings.without_admission_limits())
         plan = make_plan(
             self.spec, rate=1.0 if self.spec.is_open_loop else None, seed=seed,
             vocab_size=self.source.arch.vocab_size, warmup_s=0, window_s=1,
@@ -219,12 +219,14 @@ class BundledTarget:
         requests = []
         for planned, _ in zip(plan, range(num_requests), strict=False):
             sampling = SamplingParams(max_tokens=planned.max_tokens, temperature=0, ignore_eos=True)
-            requests.append(Request(f"burst-{planned.index}", planned.prompt_token_ids, sampling))
-            self.engine.add_request(requests[-1])
+            request = Request(f"burst-{planned.index}", planned.prompt_token_ids, sampling, priority=planned.priority)
+            requests.append(request)
+            self.engine.add_request(request)
         start_ns = self.engine.clock.now_ns()
         while self.engine.has_work:
             self.engine.step()
-        events = [{event.kind: event.time_ns for event in request.history} for request in requests]
+        # Of several admissions the first: a request that was preempted is being served all the same.
+        events = [{event.kind: event.time_ns for event in reversed(request.history)} for request in requests]
         served_s = sum(times["finished"] - times["admitted"] for times in events) / 1e9 / num_requests
         return num_requests / ((self.engine.clock.now_ns() - start_ns) / 1e9), served_s
 
@@ -272,52 +274,4 @@ class BundledTarget:
             "torch": None if self.simulated else self.environment["torch"],
             "driver": cuda_driver() if kind == "cuda" else None,
             "threads": threads,
-        }
-
-    def _describe(
-        self,
-        settings: Settings,
-        load: Load,
-        slo: Slo | None,
-        result: DriveResult,
-        plan: WorkloadPlan,
-        error: str | None,
-    ) -> dict[str, Any]:
-        budget = self.engine.kv_budget
-        assert budget is not None
-        window = result.window
-        num_window = sum(r.phase == "window" for r in result.requests)
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "run",
-            "tool_version": tool_version(),
-            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "simulated": self.simulated,
-            "model": self.describe_model(),
-            "device": self.describe_device(),
-            "settings": settings.to_dict(),
-            "memory": {
-                "total_bytes": budget.total,
-                "weights_bytes": budget.weights,
-                "other_bytes": budget.other,
-                "peak_activation_bytes": budget.peak_activation,
-                "kv_bytes": budget.kv_bytes,
-                "num_blocks": self.engine.num_blocks,
-                "block_size": settings.block_size,
-            },
-            "workload": self.spec.to_dict(),
-            "rate": load.rate,
-            "seed": load.seed,
-            "load": {
-                "warmup_s": load.warmup_s,
-                "window_s": load.window_s,
-                "drain_timeout_s": load.drain_timeout_s,
-            },
-            "slo": None if slo is None else str(slo),
-            "window": {"start_ns": window.start_ns, "end_ns": window.end_ns, "requests": num_window},
-            "stopped_early": f"failed: {error}" if error else result.stopped_early,
-            "verdict": None if slo is None else slo.judge(result.requests).to_dict(),
-            "validity": check_validity(result, plan),
-            "summary": summarize(result.requests, result.iterations, window, slo),
-            "environment": self.environment,
         }

@@ -1,0 +1,37 @@
+"""Where new results go: a folder that does not exist yet, in a place that can be written to."""
+
+from pathlib import Path
+
+from engine.errors import UserError
+
+
+def new_folder(out: str | None, default_name: str) -> Path:
+    """The folder of new results: `out`, or a fresh one under `runs/`. It is not made here.
+
+    Raises:
+        UserError: `out` exists and is not an empty folder.
+    """
+    if out is None:
+        base = Path("runs") / default_name
+        numbered = (base.with_name(f"{base.name}-{n}") for n in range(2, 1_000_000))
+        return base if not base.exists() else next(p for p in numbered if not p.exists())
+    path = Path(out)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"--out {out!r} exists already: choose a new folder")
+    return path
+
+
+def require_writable(folder: Path) -> None:
+    """Find out before measuring that results can be stored.
+
+    Raises:
+        UserError: they cannot.
+    """
+    import tempfile
+
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder if folder.exists() else folder.parent):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write to {str(folder)!r}: {error.strerror or error}; choose another --out") from error
