@@ -74,9 +74,9 @@ class RequestEvent:
             brought back from host memory; chunk: tokens computed; preempted: tokens that had been computed;
             finished: output tokens.
         blocks: preempted: blocks given back; else the blocks held.
-        detail: preempted: `recompute` or `swap`, a colon, and the id of the request that got the room, nothing when
-            it gave way because there was none left for itself; admitted: `swap` when it comes back from host memory;
-            finished: the reason.
+        detail: queued: `batch` when nothing runs, and will not until the batch has grown; preempted: `recompute` or
+            `swap`, a colon, and the id of the request that got the room, nothing when it gave way because there was
+            none left for itself; admitted: `swap` when it comes back from host memory; finished: the reason.
     """
 
     time_ns: int

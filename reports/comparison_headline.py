@@ -107,6 +107,8 @@ def _with_range(standing: _Standing, write: Callable[[float | None], str]) -> st
 
 
 def _doubt(best: _Standing, others: list[_Standing]) -> str:
-    """Which of the others the runs cannot tell from the best."""
-    alike = [s.label for s in others if s.overlaps(best)]
-    return f", a difference to {' and '.join(alike)} that is within the spread of the runs" if alike else ""
+    """Which of the others are as good, and which the runs cannot tell from the best."""
+    same = [s.label for s in others if s.middle == best.middle]
+    alike = [s.label for s in others if s.overlaps(best) and s.label not in same]
+    text = f", as with {' and '.join(same)}" if same else ""
+    return text + (f", no different from {' and '.join(alike)} within the spread of the runs" if alike else "")

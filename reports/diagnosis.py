@@ -9,7 +9,7 @@ from typing import Any
 
 from reports.format import DASH, count, milliseconds, percent, seconds
 from reports.run_statistics import STARVED, FirstTokenStatistics, Starvation, StepStatistics
-from reports.settings import assignment, at_default
+from reports.settings import assignment
 from reports.view import Finding
 
 # Below these shares a cause is background, not a bound.
@@ -126,7 +126,7 @@ def _turned_away(meta: Mapping[str, Any]) -> list[Finding]:
         f"{_by_class(meta, 'num_shed', 'num_queue_timeouts')}."
     )
     limits = [(name, meta["settings"].get(name)) for name in ADMISSION_LIMITS]
-    if active := [assignment(name, value) for name, value in limits if value and not at_default(name, value)]:
+    if active := [assignment(name, value) for name, value in limits if value]:
         text += f" The limits: {', '.join(active)}."
     return [Finding("Turned away", text)]
 

@@ -23,7 +23,10 @@ TORCH_FREE = (
     "engine/trace.py",
     "engine/errors.py",
 )
-HEAVY = ("torch", "transformers", "pandas", "plotly", "optuna", "numpy", "scipy")
+HEAVY = (
+    *("torch", "transformers", "tokenizers", "pandas", "plotly", "optuna", "numpy", "scipy"),
+    *("fastapi", "uvicorn", "prometheus_client"),
+)
 
 FILES = sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
 
@@ -147,7 +150,13 @@ def test_importing_scheduler_and_kv_cache_leaves_torch_unloaded() -> None:
     assert "torch" not in loaded
 
 
-@pytest.mark.parametrize("command", ["--help", "bench --help", "report --help", "--version"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("--help", "bench --help", "compare --help", "report --help", "serve --help", "settings --help"),
+        "--version",
+    ],
+)
 def test_help_loads_nothing_heavy(command: str) -> None:
     loaded = modules_loaded_by(f"from tuner.cli.main import main\nmain({command.split()!r})")
     assert "tuner.cli.options" in loaded

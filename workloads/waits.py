@@ -20,7 +20,7 @@ WAIT_CAUSES = ("step", "seats", "budget", "blocks", "behind_head", "batch")
 """What a request waits for: the end of the step under way, a seat, token budget, blocks, the request at the head of
 the queue that lacks blocks, or a batch."""
 
-_STEP, _BLOCKS, _BEHIND_HEAD = (WAIT_CAUSES.index(name) for name in ("step", "blocks", "behind_head"))
+_STEP, _BLOCKS, _BEHIND_HEAD, _BATCH = (WAIT_CAUSES.index(name) for name in ("step", "blocks", "behind_head", "batch"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,7 @@ def wait_times(requests: Sequence[RequestRecord], iterations: Sequence[Iteration
     """How long each request waited by cause.
 
     A wait that never ended counts to the end of the request. What lies before a request was sent, or before the first
-    step that began after that, is `step`.
+    step that began after that, is `step`; but where no step was under way because a batch grew, it is `batch`.
 
     Args:
         requests: in any order, with their history.
@@ -72,36 +72,40 @@ def wait_times(requests: Sequence[RequestRecord], iterations: Sequence[Iteration
     """
     import numpy as np
 
-    spans = np.array([span for i, r in enumerate(requests) for span in _spans(i, r)], np.int64).reshape(-1, 5)
-    owner, begin, sent, end, is_return = spans.T
+    spans = np.array([span for i, r in enumerate(requests) for span in _spans(i, r)], np.int64).reshape(-1, 6)
+    owner, begin, sent, end, is_return, first_cause = spans.T
     timeline = _Timeline([r.request_id for r in requests], iterations)
     # The step under way when a request comes has yet to end before the scheduler sees it.
     caused_from = np.where(is_return, timeline.start_ns, timeline.first_step_at(sent)).clip(begin, end)
 
     by_cause = np.zeros((len(requests), len(WAIT_CAUSES)), np.int64)
     of_spans = timeline.elapsed(owner, end) - timeline.elapsed(owner, caused_from)
-    of_spans[:, _STEP] += caused_from - begin
+    unseen_from = sent.clip(begin, caused_from)
+    of_spans[:, _STEP] += unseen_from - begin
+    of_spans[np.arange(len(spans)), first_cause] += caused_from - unseen_from
     np.add.at(by_cause, owner, of_spans)
     after_preemption = np.zeros(len(requests), np.int64)
     np.add.at(after_preemption, owner, (end - begin) * is_return)
     return Waits(by_cause, after_preemption)
 
 
-def _spans(number: int, record: RequestRecord) -> Iterator[tuple[int, int, int, int, bool]]:
-    """A request's waits: its number, begin, time of sending, end, and whether it waited to return."""
+def _spans(number: int, record: RequestRecord) -> Iterator[tuple[int, int, int, int, bool, int]]:
+    """A request's waits: its number, begin, time of sending, end, whether it waited to return, and the cause until the
+    first step after it was sent."""
     first_end = record.t_end if record.t_admit is None else record.t_admit
     if first_end is not None:
         sent = first_end if record.t_send is None else record.t_send
-        yield number, record.t_sched, sent, max(first_end, record.t_sched), False
+        first_cause = _BATCH if record.history and record.history[0].detail == "batch" else _STEP
+        yield number, record.t_sched, sent, max(first_end, record.t_sched), False, first_cause
     preempted_at = None
     for event in record.history:
         if event.kind == "preempted":
             preempted_at = event.time_ns
         elif event.kind == "admitted" and preempted_at is not None:
-            yield number, preempted_at, preempted_at, event.time_ns, True
+            yield number, preempted_at, preempted_at, event.time_ns, True, _STEP
             preempted_at = None
     if preempted_at is not None and record.t_end is not None:
-        yield number, preempted_at, preempted_at, max(record.t_end, preempted_at), True
+        yield number, preempted_at, preempted_at, max(record.t_end, preempted_at), True, _STEP
 
 
 class _Timeline:

@@ -6,24 +6,26 @@ from collections.abc import Iterable, Sequence
 class HostPool:
     """Blocks 0 .. num_blocks - 1, each free or held by one swapped request.
 
-    Blocks are handed out in ascending order as far as they are, since neighbours are copied at once.
+    Blocks that were never used are only counted, so a large space costs nothing until it is filled. Blocks are handed
+    out in ascending order as far as they are, since neighbours are copied at once.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        # Ends with the next to go.
-        self._free = list(range(num_blocks - 1, -1, -1))
+        self._num_touched = 0
+        # Those given back; ends with the next to go.
+        self._free: list[int] = []
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        return self.num_blocks - self._num_touched + len(self._free)
 
     def allocate(self, count: int) -> list[int]:
         """Take `count` blocks. The caller has checked `num_free`."""
-        if not count:
-            return []
-        blocks = self._free[-count:][::-1]
-        del self._free[-count:]
+        again = min(count, len(self._free))
+        blocks = [self._free.pop() for _ in range(again)]
+        blocks += range(self._num_touched, self._num_touched + count - again)
+        self._num_touched += count - again
         return blocks
 
     def release(self, blocks: Sequence[int]) -> None:
@@ -37,4 +39,4 @@ class HostPool:
             AssertionError: with what is wrong.
         """
         held = [block for table in tables for block in table]
-        assert sorted([*held, *self._free]) == list(range(self.num_blocks)), "a host block is lost or held twice"
+        assert sorted([*held, *self._free]) == list(range(self._num_touched)), "a host block is lost or held twice"

@@ -3,12 +3,31 @@
 from collections import deque
 
 from engine.config import SchedulerConfig
-from engine.errors import RequestShed
+from engine.errors import RequestRefused, RequestShed
 from engine.request import Request, RequestStatus
 from engine.scheduler.waiting_queue import ORDERS
 
 # How fast the memory of past admissions fades.
 HALF_LIFE_S = 10.0
+
+
+def require_fit(request: Request, max_model_len: int, pool_tokens: int) -> None:
+    """Refuse what can never run: vLLM lets such a request preempt itself and never run again.
+
+    Args:
+        max_model_len: longest request in tokens.
+        pool_tokens: what the KV cache holds.
+
+    Raises:
+        RequestRefused: with the numbers.
+    """
+    asked = request.num_prompt_tokens + request.sampling.max_tokens
+    ask = f"{request.num_prompt_tokens} prompt tokens and max_tokens={request.sampling.max_tokens}"
+    if asked > max_model_len:
+        raise RequestRefused(f"{ask} exceed max_model_len={max_model_len}")
+    # The last output token is handed out, never computed, so it needs no room.
+    if asked - 1 > pool_tokens:
+        raise RequestRefused(f"{ask} can never fit into a KV cache of {pool_tokens} tokens")
 
 
 class ServiceRate:

@@ -4,12 +4,15 @@ There is no prefill phase and no decode phase. A request has known tokens and co
 computed count catch up by as much as budget, seats and blocks allow, and it yields a token when it has caught up.
 """
 
+from dataclasses import replace
+
 from engine.clock import Clock
 from engine.config import SchedulerConfig
-from engine.errors import RequestRefused, UserError
+from engine.errors import UserError
 from engine.executor.base import StepResult
 from engine.kv_cache.manager import KVCacheManager
 from engine.request import FinishReason, Request, RequestEvent, RequestStatus
+from engine.scheduler.admission import require_fit
 from engine.scheduler.batching import BATCHING, Phase, phase_of
 from engine.scheduler.plan import ScheduledRequest, StepPlan, TokenEvent, WaitCause
 from engine.scheduler.preemption import Preemption, PreemptionCost
@@ -84,7 +87,7 @@ class Scheduler:
         """
         if request.status is not RequestStatus.WAITING or request.history:
             raise UserError(f"request_id={request.request_id!r} has been queued before: make a new Request")
-        self._refuse_if_hopeless(request)
+        require_fit(request, self._max_model_len, self.kv.pool.num_blocks * self.kv.block_size)
         if request.request_id in self._requests:
             raise UserError(f"request_id={request.request_id!r} belongs to a request that has not ended yet")
         may_join = not self._is_backlogged and self._batching.takes_newcomers(self.running)
@@ -97,16 +100,8 @@ class Scheduler:
         request.history.append(RequestEvent(now_ns, "queued", request.num_prompt_tokens))
         self._requests[request.request_id] = request
         self.room.enter(request)
-
-    def _refuse_if_hopeless(self, request: Request) -> None:
-        asked = request.num_prompt_tokens + request.sampling.max_tokens
-        ask = f"{request.num_prompt_tokens} prompt tokens and max_tokens={request.sampling.max_tokens}"
-        if asked > self._max_model_len:
-            raise RequestRefused(f"{ask} exceed max_model_len={self._max_model_len}")
-        # The last output token is handed out, never computed, so it needs no room.
-        pool_tokens = self.kv.pool.num_blocks * self.kv.block_size
-        if asked - 1 > pool_tokens:
-            raise RequestRefused(f"{ask} can never fit into a KV cache of {pool_tokens} tokens")
+        if self.idle_until_ns is not None:
+            request.history[0] = replace(request.history[0], detail="batch")
 
     def abort(self, request_id: str) -> bool:
         """End a request now, wherever it is, in the step in flight too. False when there is no such live request."""

@@ -87,6 +87,12 @@ def test_a_dynamic_batch_waits_for_its_first_request_at_most_the_delay() -> None
     assert played.admitted_s("A") == 10
 
 
+def test_who_comes_while_nothing_runs_and_the_batch_grows_is_seen_to_wait_for_it() -> None:
+    played = Played(batching="dynamic", max_queue_delay=10, preferred_batch_size=2)
+    played.add("A4/1 B4/1")
+    assert [played.requests[name].history[0].detail for name in "AB"] == ["batch", ""]
+
+
 def test_a_dynamic_batch_leaves_as_soon_as_its_preferred_size_has_come() -> None:
     played = Played(batching="dynamic", max_queue_delay=10, preferred_batch_size=2)
     played.add("A4/1")

@@ -66,10 +66,13 @@ def test_ranges_that_overlap_are_called_the_spread_of_the_runs(make_comparison):
     folder = make_comparison(repeats=2, rate=9.0)
     edit_runs(folder, p95_ttft_ms=[100.0, 130.0, 150.0, 170.0])
     said = build_report(folder).headline.sentence
-    assert (
-        "the lowest p95 TTFT came with continuous, 125 ms (100 to 150 ms), a difference to static that is within"
-        in said
-    )
+    assert "125 ms (100 to 150 ms), no different from static within the spread of the runs." in said
+
+
+def test_values_that_are_equal_to_the_last_digit_are_named_together(make_comparison):
+    folder = make_comparison(rate=9.0)
+    edit_runs(folder, p95_ttft_ms=[100.0, 100.0])
+    assert build_report(folder).headline.sentence.endswith("came with continuous, 100 ms, as with static.")
 
 
 def test_equal_throughput_is_not_ranked(make_comparison):

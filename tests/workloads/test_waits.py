@@ -54,6 +54,13 @@ def test_a_request_waits_for_the_step_under_way_and_then_for_what_the_next_ones_
     assert waits_of(request_of(4, 30, 99), steps) == {"step": 6, "seats": 10, "budget": 10}
 
 
+def test_a_request_that_waits_for_a_batch_to_grow_while_nothing_runs_waits_for_the_batch() -> None:
+    steps = steps_of((0, None, None), (30, "batch", None), (40, None, None))
+    queued = RequestEvent(12, "queued", 10, detail="batch")
+    request = request_of(10, 40, 99, t_send=12, history=(queued, RequestEvent(40, "admitted", 0)))
+    assert waits_of(request, steps) == {"step": 2, "batch": 28}
+
+
 def test_a_request_that_comes_as_a_step_begins_is_seen_by_that_step() -> None:
     steps = steps_of((0, "budget", None), (10, "seats", None), (20, None, None))
     assert waits_of(request_of(10, 20, 99), steps) == {"seats": 10}
