@@ -59,7 +59,7 @@ class SchedulerConfig:
         policy: order of the waiting queue. `fcfs`: of arrival. `sjf`: least remaining work first. `priority`: lower
             priority value first. `tiered`: by priority value, least remaining work first within one.
         aging: seconds of waiting that lift a request past one priority value, or under `sjf` past the whole range of
-            sizes. Without it (0), all policies but `fcfs` let requests starve.
+            sizes, on a logarithmic scale. Without it (0) requests starve wherever others may go ahead of them.
         short_first_tokens: prompts of up to so many tokens go to the head of their class.
         retried_first: so do requests that were preempted, or sent again after they had been turned away.
         batching: `continuous`: requests come and go at every step. `static`: a batch is formed of those that wait,
@@ -76,7 +76,8 @@ class SchedulerConfig:
             (`CacheConfig.swap_space`) while that has room. `auto`: whichever is predicted to cost less time.
         preemption_victim: who makes room. `last`: the running request admitted last. `fewest_tokens`: the one with
             the fewest computed tokens. `lowest_priority`: the one with the largest priority value, the last to arrive
-            of those. `auto`: `lowest_priority` where the policy knows priorities, else `last`.
+            of those; with `aging`, waiting counts as it does in the queue. `auto`: `lowest_priority` where the policy
+            knows priorities, else `last`.
 
     Raises:
         UserError: a value out of range.
@@ -128,7 +129,7 @@ class CacheConfig:
         enable_prefix_caching: reuse the blocks of equal prompt prefixes.
         num_gpu_blocks_override: number of usable blocks, in place of sizing by memory.
         swap_space: bytes of host memory for the caches of preempted requests; taken only when `preemption_mode`
-            swaps.
+            swaps. Without it (0) every victim is recomputed.
 
     Raises:
         UserError: a value out of range.

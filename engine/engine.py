@@ -2,7 +2,7 @@
 
 from engine.clock import Clock
 from engine.config import CacheConfig, SchedulerConfig
-from engine.errors import RequestRefused, UserError
+from engine.errors import RequestRefused, SwapSpaceTooSmall
 from engine.executor.base import Executor, MemoryProfile, StepResult
 from engine.kv_cache.manager import KVCacheManager
 from engine.kv_cache.sizing import GIB, KVBudget
@@ -23,7 +23,7 @@ class Engine:
 
     Raises:
         KVCacheTooSmall: the memory left cannot hold one request of `max_model_len` tokens.
-        UserError: preemption may swap, and the swap space holds not one block.
+        SwapSpaceTooSmall: preemption may swap, and the swap space holds not one block.
 
     Example:
         >>> engine = Engine(executor, SchedulerConfig(max_num_seqs=8), CacheConfig())
@@ -155,7 +155,7 @@ class Engine:
         Raises:
             RuntimeError: the engine has work.
             KVCacheTooSmall: the memory left cannot hold one request of `max_model_len` tokens.
-            UserError: preemption may swap, and the swap space holds not one block.
+            SwapSpaceTooSmall: preemption may swap, and the swap space holds not one block.
             OutOfDeviceMemory: the device, or the host, has less than the settings ask for.
         """
         if self.has_work:
@@ -177,17 +177,19 @@ class Engine:
         except Exception:
             if self.num_blocks:
                 self.executor.allocate_kv(self.num_blocks, self.cache_config.block_size, self.num_swap_blocks)
+                # The cache may be a new one: nothing of the old one can be found in it.
+                self._make_scheduler()
             raise
         self.scheduler_config, self.cache_config = scheduler, cache
         self.kv_budget, self.num_blocks, self.num_swap_blocks = budget, num_blocks, num_swap_blocks
         self._make_scheduler()
 
     def _size_swap_space(self, scheduler: SchedulerConfig, cache: CacheConfig) -> int:
-        if scheduler.preemption_mode == "recompute":
+        if scheduler.preemption_mode == "recompute" or not cache.swap_space:
             return 0
         bytes_per_block = self.executor.kv_bytes_per_block(cache.block_size)
         if cache.swap_space < bytes_per_block:
-            raise UserError(
+            raise SwapSpaceTooSmall(
                 f"swap_space={cache.swap_space} holds not one block of {bytes_per_block} bytes, but "
                 f"preemption_mode={scheduler.preemption_mode} needs it: give more, such as {4 * GIB} (4 GiB)"
             )

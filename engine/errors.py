@@ -30,5 +30,9 @@ class KVCacheTooSmall(UserError):
     """The KV cache left by the memory settings cannot hold one request of `max_model_len` tokens."""
 
 
+class SwapSpaceTooSmall(UserError):
+    """The swap space does not hold a single block of the KV cache."""
+
+
 class OutOfDeviceMemory(Exception):
     """The device ran out of memory while executing. The trial failed, the process need not."""

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from engine.errors import UserError
 
+LARGEST_PRIORITY = 1_000_000_000
+
 
 class RequestStatus(StrEnum):
     """Where a request is: WAITING -> RUNNING -> FINISHED. After a preemption PREEMPTED takes the place of WAITING, or
@@ -69,7 +71,8 @@ class RequestEvent:
 
     Attributes:
         time_ns: when, by the engine's clock.
-        kind: `queued`, `admitted`, `chunk` (a piece of prefill), `preempted`, `finished`.
+        kind: `queued`, `admitted`, `chunk` (a piece of prefill), `preempted`, `finished`. In a stored run also
+            `turned_away`, from the driver, with the limit as its detail.
         tokens: queued: prompt tokens; admitted: tokens that were in the cache already, be it as another's prefix or
             brought back from host memory; chunk: tokens computed; preempted: tokens that had been computed;
             finished: output tokens.
@@ -98,7 +101,7 @@ class Request:
         request_id: unique among live requests.
         prompt_token_ids: at least one token.
         sampling: stop conditions and sampling.
-        priority: lower is more urgent (policies `priority` and `tiered`).
+        priority: lower is more urgent (policies `priority` and `tiered`); within `LARGEST_PRIORITY` of 0.
         arrival_ns: when it arrived, by the engine's clock; its waiting counts from here. None: when it is queued.
         attempt: how often it was turned away before, and sent again.
         sequence_number: order of arrival, set by the scheduler; breaks ties.
@@ -135,6 +138,8 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
             raise UserError("a request needs at least one prompt token")
+        if abs(self.priority) > LARGEST_PRIORITY:
+            raise UserError(f"priority={self.priority} is not possible: it lies within {LARGEST_PRIORITY:,} of 0")
         self.token_ids = list(self.prompt_token_ids)
 
     @property

@@ -1,13 +1,14 @@
 """The report of a comparison: one workload under every value of one setting."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
-from reports.classes_view import class_goodput
+from reports.classes_view import by_class_table, run_classes
 from reports.comparison import Column, ComparisonFolder
 from reports.comparison_headline import comparison_headline
+from reports.contrast import ENOUGH
 from reports.format import (
     DASH,
     count,
@@ -22,6 +23,7 @@ from reports.format import (
     text,
     token_rate,
 )
+from reports.result_rows import TURNED_AWAY_ROWS, Read, ResultRow, key, shown, sum_of
 from reports.sections import (
     CLOSED_LOOP,
     latency_section,
@@ -33,64 +35,37 @@ from reports.sections import (
 )
 from reports.settings_view import settings_tables
 from reports.view import Command, Fact, Report, Section, Table
-from reports.waits_view import had_to_wait, mean_wait_ms, run_blame, waits_table
+from reports.waited import had_to_wait, longest_wait_ms, window_requests
+from reports.waits_view import mean_wait_ms, run_blame, waits_table
 from workloads.records import RunRecord
 
-# Take a number from a summary; from a class's numbers and the summary beside them.
-Value = Callable[[Mapping[str, Any]], float | None]
-OfClass = Callable[[Mapping[str, Any], Mapping[str, Any]], float | None]
-
 _SUSTAINED = (
-    "Sustained is what clients received within the window, at most the output of the requests scheduled in it. The "
-    "other rates count those requests whenever they ended, so they do not show an engine that fell behind."
+    "Sustained is what clients received within the window, at most what its requests asked for. The other rates count "
+    "its requests whenever they ended, so they do not show an engine that fell behind."
 )
+_ENGINE_CAPTION = "The rows up to recomputed tokens are of the window's steps, the others of its requests."
 
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One number of a run's summary, compared.
-
-    Attributes:
-        read: takes it from a summary.
-        ratio: show it as a multiple of the first column's too.
-    """
-
-    name: str
-    read: Value
-    write: Callable[[float | None], str]
-    ratio: bool = False
-
-
-def _key(key: str) -> Value:
-    return lambda summary: summary.get(key)
-
-
-def _swapped_bytes(summary: Mapping[str, Any]) -> float | None:
-    both = summary.get("swapped_out_bytes"), summary.get("swapped_in_bytes")
-    return sum(value for value in both if is_known(value)) if any(map(is_known, both)) else None
-
-
-_GOODPUT = _Row("Goodput", _key("request_goodput"), request_rate, ratio=True)
+_GOODPUT = ResultRow("Goodput", key("request_goodput"), request_rate, ratio=True)
+_OUTPUT = ResultRow("Output sustained", key("sustained_throughput"), token_rate, ratio=True)
 _THROUGHPUT = (
-    _Row("Requests", _key("request_throughput"), request_rate, ratio=True),
-    _Row("Output sustained", _key("sustained_throughput"), token_rate, ratio=True),
-    _Row("Output tokens", _key("output_throughput"), token_rate, ratio=True),
+    ResultRow("Requests", key("request_throughput"), request_rate, ratio=True),
+    _OUTPUT,
+    ResultRow("Output tokens", key("output_throughput"), token_rate, ratio=True),
 )
 _LATENCY = (
-    *(_Row(f"p{q} TTFT", _key(f"p{q}_ttft_ms"), milliseconds, ratio=True) for q in (50, 95, 99)),
-    _Row("p95 TPOT", _key("p95_tpot_ms"), milliseconds, ratio=True),
-    *(_Row(f"p{q} E2E", _key(f"p{q}_e2el_ms"), milliseconds, ratio=True) for q in (50, 95, 99)),
-    _Row("Mean wait", mean_wait_ms, milliseconds, ratio=True),
+    *(ResultRow(f"p{q} TTFT", key(f"p{q}_ttft_ms"), milliseconds, ratio=True) for q in (50, 95, 99)),
+    ResultRow("p95 TPOT", key("p95_tpot_ms"), milliseconds, ratio=True),
+    *(ResultRow(f"p{q} E2E", key(f"p{q}_e2el_ms"), milliseconds, ratio=True) for q in (50, 95, 99)),
+    ResultRow("Mean wait", mean_wait_ms, milliseconds, ratio=True),
 )
 _ENGINE = (
-    _Row("Mean KV use", _key("mean_kv_utilization"), percent),
-    _Row("Preemptions by recompute", _key("preemptions_recompute"), count),
-    _Row("Preemptions by swap", _key("preemptions_swap"), count),
-    _Row("Swapped, both ways", _swapped_bytes, size),
-    _Row("Recomputed tokens", _key("recomputed_share"), percent),
-    _Row("Turned away on arrival", _key("num_shed"), count),
-    _Row("Timed out in the queue", _key("num_queue_timeouts"), count),
-    _Row("Not completed, for any reason", _key("failed"), count),
+    ResultRow("Mean KV use", key("mean_kv_utilization"), percent),
+    ResultRow("Preemptions by recompute", key("preemptions_recompute"), count),
+    ResultRow("Preemptions by swap", key("preemptions_swap"), count),
+    ResultRow("Swapped, both ways", sum_of("swapped_out_bytes", "swapped_in_bytes"), size),
+    ResultRow("Recomputed tokens", key("recomputed_share"), percent),
+    *TURNED_AWAY_ROWS,
+    ResultRow("Not completed, for any reason", key("failed"), count),
 )
 
 
@@ -127,24 +102,24 @@ def comparison_report(folder: ComparisonFolder) -> Report:
 def comparison_tables(folder: ComparisonFolder) -> tuple[Table, ...]:
     """Throughput, latency, what the engine did, and the classes, one column per value."""
     columns = folder.columns
-    throughput = (*_THROUGHPUT, _GOODPUT) if folder.comparison["slo"] else _THROUGHPUT
+    throughput = (_GOODPUT, *_THROUGHPUT) if folder.comparison["slo"] else _THROUGHPUT
     tables = [
         replace(_table("Throughput", columns, throughput), caption=_SUSTAINED),
         _table("Latency", columns, _LATENCY),
-        _table("In the engine", columns, _ENGINE),
+        replace(_table("In the engine", columns, _ENGINE), caption=_ENGINE_CAPTION),
     ]
-    classes = _classes_table(folder)
+    classes = by_class_table([(column.label, [run_classes(run) for run in column.runs]) for column in columns])
     return (*tables, classes) if classes else tuple(tables)
 
 
-def spread(column: Column, read: Value) -> tuple[float, ...]:
+def spread(column: Column, read: Read) -> tuple[float, ...]:
     """A number of every run of a value that has it, in ascending order."""
     return tuple(sorted(value for summary in column.summaries if is_known(value := read(summary))))
 
 
-def _table(title: str, columns: Sequence[Column], rows: Sequence[_Row]) -> Table:
+def _table(title: str, columns: Sequence[Column], rows: Sequence[ResultRow]) -> Table:
     lines = []
-    for row in rows:
+    for row in shown(rows, [summary for column in columns for summary in column.summaries]):
         known = [spread(column, row.read) for column in columns]
         middles = [median(values) if values else None for values in known]
         cells = [row.write(middle) for middle in middles]
@@ -168,57 +143,35 @@ def _labels(columns: Sequence[Column]) -> list[str]:
     return [column.label for column in columns]
 
 
-def _classes_table(folder: ComparisonFolder) -> Table | None:
-    names = dict.fromkeys(name for run in folder.runs for name in run.meta["classes"])
-    if len(names) < 2:
-        return None
-
-    def line(title: str, name: str, read: OfClass, write: Callable[[float | None], str]) -> tuple[str, ...]:
-        cells = []
-        for column in folder.columns:
-            metas = [run.meta for run in column.runs]
-            values = [read(meta["classes"].get(name) or {}, meta["summary"]) for meta in metas]
-            known = [value for value in values if is_known(value)]
-            cells.append(write(median(known) if known else None))
-        return (title, *cells)
-
-    rows = []
-    for name in names:
-        rows.append(
-            line(f"{text(name)}: p95 TTFT", name, lambda of_class, _: of_class.get("p95_ttft_ms"), milliseconds)
-        )
-        rows.append(
-            line(f"{text(name)}: longest wait", name, lambda of_class, _: of_class.get("max_queue_ms"), milliseconds)
-        )
-        if folder.comparison["slo"]:
-            rows.append(line(f"{text(name)}: goodput", name, class_goodput, request_rate))
-    headers = ("By class", *_labels(folder.columns))
-    return Table(headers, tuple(rows), numeric=frozenset(range(1, len(headers))))
-
-
 def _source(folder: ComparisonFolder) -> str:
     repeats = folder.comparison["repeats"]
     each = "One run per value" if repeats == 1 else f"The median of up to {count(repeats)} runs per value"
     first = folder.columns[0].label if folder.columns else DASH
-    return f"{each}; every value gets the same arrivals and prompts. In brackets: the multiple of {first}."
+    pairs = " Intervals are paired by repeat and hold for all pairs of values together." if repeats >= ENOUGH else ""
+    return f"{each}; every value gets the same arrivals and prompts. In brackets: the multiple of {first}.{pairs}"
 
 
 def _facts(folder: ComparisonFolder) -> tuple[Fact, ...]:
     rate = folder.comparison["rate"]
     offered = Fact("Offered rate", CLOSED_LOOP if rate is None else request_rate(rate), "the same for every value")
-    outputs = [
-        Fact(column.label, token_rate(median(values)), "output")
-        for column in folder.columns
-        if (values := spread(column, _key("sustained_throughput")))
-    ]
-    return (offered, *outputs)
+    of_values = []
+    for column in folder.measured:
+        goodput, output = (median(v) if (v := spread(column, row.read)) else None for row in (_GOODPUT, _OUTPUT))
+        if goodput is None:
+            of_values.append(Fact(column.label, token_rate(output), "output"))
+        else:
+            of_values.append(Fact(column.label, request_rate(goodput), f"goodput; output {token_rate(output)}"))
+    return (offered, *of_values)
 
 
 def _validity(folder: ComparisonFolder) -> Section:
-    invalid = [run for run in folder.runs if (run.meta.get("validity") or {}).get("valid") is False]
-    lines = [f"{count(len(folder.runs))} runs can be read, {count(len(invalid))} of them are not valid."]
+    total = len(folder.runs) + folder.invalid
+    lines = [f"{count(total)} runs can be read, {count(folder.invalid)} of them are not valid."]
+    left_out = [_run_label(folder, column, repeat) for column in folder.columns for repeat, _ in column.invalid]
+    if left_out:
+        lines.append(f"Left out of all numbers, since they are not valid: {'; '.join(left_out)}.")
     lines += [text(problem) for problem in folder.problems]
-    table = validity_table([(label, run.meta) for label, run in _labelled_runs(folder)])
+    table = validity_table([(label, run.meta) for label, run in _labelled_runs(folder, invalid=True)])
     return Section("validity", "Validity", text=tuple(lines), tables=(table,) if table else ())
 
 
@@ -228,14 +181,17 @@ def _attainment(folder: ComparisonFolder) -> Section:
     return Section("slo", "SLO attainment", text=lines, tables=(table,) if table else ())
 
 
-def _labelled_runs(folder: ComparisonFolder) -> list[tuple[str, RunRecord]]:
-    """Every run by its value, with its number where a value has several."""
-    several = folder.comparison["repeats"] > 1
-    return [
-        (f"{column.label}, run {i}" if several else column.label, run)
-        for column in folder.columns
-        for i, run in enumerate(column.runs, start=1)
-    ]
+def _labelled_runs(folder: ComparisonFolder, *, invalid: bool = False) -> list[tuple[str, RunRecord]]:
+    """Every valid run by its value, and on demand those that are not."""
+    found = []
+    for column in folder.columns:
+        runs = [*zip(column.repeats, column.runs, strict=True), *(column.invalid if invalid else ())]
+        found += [(_run_label(folder, column, repeat), run) for repeat, run in sorted(runs, key=lambda pair: pair[0])]
+    return found
+
+
+def _run_label(folder: ComparisonFolder, column: Column, repeat: int) -> str:
+    return f"{column.label}, run {repeat + 1}" if folder.comparison["repeats"] > 1 else column.label
 
 
 def _waits(folder: ComparisonFolder) -> Section:
@@ -247,7 +203,8 @@ def _waits(folder: ComparisonFolder) -> Section:
     drawn = [
         chart
         for column in measured
-        if (chart := wait_chart(f"{column.label} run", column.runs[0].iterations, column.runs[0].meta.get("window")))
+        for run in column.runs[:1]
+        if (chart := wait_chart(f"{column.label} run", run.iterations, run.requests, run.meta.get("window")))
     ]
     tables = (waits_table(columns), _delays_table(measured)) if measured else ()
     return Section("waits", "Waiting", text=("Means over the runs of a value.",), tables=tables, charts=tuple(drawn))
@@ -255,20 +212,20 @@ def _waits(folder: ComparisonFolder) -> Section:
 
 def _mean_waits(column: Column) -> dict[str, float]:
     summaries = column.summaries
-    keys = [key for key in summaries[0] if key.startswith("mean_wait_")]
-    means = {key: fmean(values) for key in (*keys, "preempted_wait_s") if (values := _known(summaries, key))}
-    longest = _known(summaries, "max_queue_ms")
-    return means | ({"max_queue_ms": max(longest)} if longest else {})
+    names = [name for name in summaries[0] if name.startswith("mean_wait_")]
+    means = {name: fmean(values) for name in (*names, "preempted_wait_s") if (values := _known(summaries, name))}
+    longest = [wait for run in column.runs if is_known(wait := longest_wait_ms(window_requests(run.requests)))]
+    return means | ({"max_wait_ms": max(longest)} if longest else {})
 
 
-def _known(summaries: Sequence[Mapping[str, Any]], key: str) -> list[float]:
-    return [value for summary in summaries if is_known(value := summary.get(key))]
+def _known(summaries: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [value for summary in summaries if is_known(value := summary.get(name))]
 
 
 def _mean_share_waited(column: Column) -> float | None:
     shares = []
     for run in column.runs:
-        requests = run.requests[run.requests["phase"] == "window"]
+        requests = window_requests(run.requests)
         if len(requests):
             shares.append(float(had_to_wait(requests, run.iterations).mean()))
     return fmean(shares) if shares else None

@@ -4,11 +4,11 @@ Every finding carries its number. None says what would happen under other settin
 Only steps and requests of the measured window count.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reports.format import DASH, count, milliseconds, percent, seconds
-from reports.run_statistics import STARVED, FirstTokenStatistics, Starvation, StepStatistics
+from reports.format import DASH, count, is_known, milliseconds, percent, seconds
+from reports.run_statistics import MANY, FirstTokenStatistics, Overtaken, StepStatistics
 from reports.settings import assignment
 from reports.view import Finding
 
@@ -19,28 +19,31 @@ MOSTLY_IDLE = 0.30
 NEAR_TIE = 0.80
 
 ADMISSION_LIMITS = ("max_queue_len", "max_queue_tokens", "queue_timeout", "max_predicted_wait")
-# These order the queue by something else than arrival, so that without aging others can be overtaken for ever.
-OVERTAKING_POLICIES = frozenset(("sjf", "priority", "tiered"))
+# Each of these lets a later arrival go ahead of an earlier one, as a setting at another value than this.
+IN_ORDER = {"policy": "fcfs", "short_first_tokens": 0, "retried_first": False}
+# Waits by the means of a summary: those that are the scheduler's.
+QUEUE_WAITS = ("seats", "budget", "blocks", "behind_head", "batch")
 
 
 def findings(
     steps: StepStatistics | None,
     first_token: FirstTokenStatistics | None,
-    starved: Starvation | None,
+    passed: Sequence[Overtaken],
     meta: Mapping[str, Any],
 ) -> tuple[Finding, ...]:
     """Plain statements about a run, the most telling first.
 
     Args:
+        passed: by class, those whom many overtook.
         meta: its `run.json`, for the settings and for what its `summary` and `classes` say.
     """
     if steps is None:
         return (Finding("No steps", "The engine made no step in the measured window: there is nothing to explain."),)
     idle = meta["summary"].get("device_idle_share")
-    found = [_bound(steps, idle, meta["settings"])]
+    found = [_bound(steps, meta)]
     if first_token is not None:
         found.append(_first_token(first_token))
-    found += _starvation(starved, meta["settings"]) + _turned_away(meta)
+    found += _overtaken(passed, meta["settings"]) + _turned_away(meta)
     found.append(_preemption(steps, meta))
     if steps.step_with_prefill_ms is not None and steps.step_decode_only_ms is not None:
         found.append(
@@ -54,7 +57,10 @@ def findings(
     return tuple(found)
 
 
-def _bound(steps: StepStatistics, idle: float | None, settings: Mapping[str, Any]) -> Finding:
+def _bound(steps: StepStatistics, meta: Mapping[str, Any]) -> Finding:
+    settings, idle = meta["settings"], meta["summary"].get("device_idle_share")
+    if (growing := _bound_by_batch(steps, meta["summary"])) is not None:
+        return growing
     if steps.waiting < RARELY_WAITING:
         text = f"Requests were left waiting in only {percent(steps.waiting)} of the steps"
         if idle is None:
@@ -82,6 +88,21 @@ def _bound(steps: StepStatistics, idle: float | None, settings: Mapping[str, Any
     )
 
 
+def _bound_by_batch(steps: StepStatistics, summary: Mapping[str, Any]) -> Finding | None:
+    """No step runs while a batch grows, so steps do not show that wait; the requests' own waits do."""
+    waits = {cause: wait for cause in QUEUE_WAITS if is_known(wait := summary.get(f"mean_wait_{cause}_ms"))}
+    batch_ms = waits.get("batch", 0.0)
+    seen = steps.waiting_by_cause["batch"] >= max(steps.waiting_by_cause.values())
+    if batch_ms <= steps.step_ms or batch_ms < max(waits.values()) or (seen and steps.waiting >= RARELY_WAITING):
+        return None
+    return Finding(
+        "Bound by the batching mode",
+        f"A request waited {milliseconds(batch_ms)} in the mean for a batch that was closed or still growing, "
+        f"{percent(batch_ms / sum(waits.values()))} of its time in the queue. Steps left requests waiting in "
+        f"{percent(steps.waiting)} only: none runs while a batch grows.",
+    )
+
+
 def _first_token(stats: FirstTokenStatistics) -> Finding:
     text = (
         f"Of the mean {milliseconds(stats.queue_ms + stats.prefill_ms)} to the first token, "
@@ -99,25 +120,33 @@ def _first_token(stats: FirstTokenStatistics) -> Finding:
     return Finding(f"Time to first token is {where}", text)
 
 
-def _starvation(starved: Starvation | None, settings: Mapping[str, Any]) -> list[Finding]:
-    if starved is None or settings.get("policy") not in OVERTAKING_POLICIES or settings.get("aging"):
+def _overtaken(passed: Sequence[Overtaken], settings: Mapping[str, Any]) -> list[Finding]:
+    rules = [
+        assignment(name, value) for name, usual in IN_ORDER.items() if (value := settings.get(name, usual)) != usual
+    ]
+    if not passed or not rules or settings.get("aging"):
         return []
-    who = ", ".join(f"{count(number)} of class {name}" for name, number in sorted(starved.by_class.items()))
+    who = "; ".join(
+        f"{count(one.requests)} of class {one.class_name}, the worst overtaken by {count(one.times)} in "
+        f"{milliseconds(one.wait_ms)}"
+        for one in passed
+    )
     return [
         Finding(
-            "Requests starved",
-            f"{count(sum(starved.by_class.values()))} requests ({who}) waited more than {STARVED} times the median of "
-            f"{milliseconds(starved.median_ms)}, the longest {milliseconds(starved.longest_ms)} (class "
-            f"{starved.longest_class}). {assignment('policy', settings['policy'])} lets newcomers overtake without "
-            "limit while aging is off.",
+            "Requests were overtaken",
+            f"{count(sum(one.requests for one in passed))} requests stood in the queue while {count(MANY)} or more "
+            f"later ones were admitted: {who}. Nothing limits that with {' and '.join(rules)} while aging is off.",
         )
     ]
 
 
 def _turned_away(meta: Mapping[str, Any]) -> list[Finding]:
     summary = meta["summary"]
-    shed, timed_out = summary.get("num_shed") or 0, summary.get("num_queue_timeouts") or 0
-    if shed + timed_out == 0:
+    shed, timed_out, tries = (
+        value if is_known(value := summary.get(key)) else 0
+        for key in ("num_shed", "num_queue_timeouts", "num_turned_away")
+    )
+    if shed + timed_out + tries == 0:
         return []
     total = (summary.get("completed") or 0) + (summary.get("failed") or 0)
     text = (
@@ -125,6 +154,11 @@ def _turned_away(meta: Mapping[str, Any]) -> list[Finding]:
         f"{count(shed)} on arrival, {count(timed_out)} after waiting too long"
         f"{_by_class(meta, 'num_shed', 'num_queue_timeouts')}."
     )
+    if tries > shed + timed_out:
+        text += (
+            f" That is for good: {count(tries)} tries were turned away, and clients sent "
+            f"{count(summary.get('num_retries'))} times again."
+        )
     limits = [(name, meta["settings"].get(name)) for name in ADMISSION_LIMITS]
     if active := [assignment(name, value) for name, value in limits if value]:
         text += f" The limits: {', '.join(active)}."
@@ -144,9 +178,9 @@ def _preemption(steps: StepStatistics, meta: Mapping[str, Any]) -> Finding:
     if total == 0:
         return Finding("No preemptions", f"0 preemptions in {count(steps.steps)} steps; nothing was computed twice.")
     text = (
-        f"{count(total)} preemptions in {count(steps.steps)} steps: {count(steps.preemptions_recompute)} by recompute, "
-        f"{count(steps.preemptions_swap)} by swap. {percent(steps.recomputed)} of the computed tokens had been "
-        "computed before."
+        f"{count(total)} preemptions in the {count(steps.steps)} steps of the window: "
+        f"{count(steps.preemptions_recompute)} by recompute, {count(steps.preemptions_swap)} by swap. "
+        f"{percent(steps.recomputed)} of the computed tokens had been computed before."
     )
     victims = sum(numbers.get("preemptions") or 0 for numbers in (meta.get("classes") or {}).values())
     if victims:

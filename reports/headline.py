@@ -1,15 +1,18 @@
 """The verdict in one sentence, and what must be known before believing it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from reports.classes_view import mostly_missed
 from reports.format import (
     attained_percent,
     attained_range,
     change,
     count,
     interval,
+    is_known,
     milliseconds,
+    percent,
     request_rate,
     required_percent,
     text,
@@ -32,11 +35,29 @@ def notices(record: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def lost_notice(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[str, ...]:
+    """What the latencies leave out, where any request was lost: that flatters those who lose many.
+
+    Args:
+        summaries: whose (empty where there is one only), and its summary.
+    """
+    listed = []
+    for whose, summary in summaries:
+        failed, completed = (n if is_known(n := summary.get(name)) else 0 for name in ("failed", "completed"))
+        if failed > 0:
+            share = percent(failed / (failed + completed))
+            listed.append(f"{count(failed)} of {count(failed + completed)} requests ({share}) {whose}".rstrip())
+    if not listed:
+        return ()
+    return (f"Latencies are those of completed requests; not completed were {', '.join(listed)}.",)
+
+
 def run_headline(meta: Mapping[str, Any]) -> Headline:
     """The verdict of one run."""
     warnings = notices(meta)
     if meta.get("stopped_early"):
         warnings += (f"Stopped early: {text(meta['stopped_early'])}. Throughput and tails are those up to there.",)
+    warnings += lost_notice([("", meta["summary"])])
     summary, verdict, validity = meta["summary"], meta.get("verdict"), meta.get("validity") or {}
     if not (summary.get("completed") or summary.get("failed")):
         return Headline("No request was scheduled in the measured window: nothing can be said.", Tone.WARN, warnings)
@@ -82,8 +103,21 @@ def study_headline(folder: StudyFolder) -> Headline:
         warnings += (f"The study is {study['state']}: what follows is what was measured so far.",)
     if folder.problems:
         warnings += (f"{count(len(folder.problems))} of its runs cannot be read; see Validity.",)
+    sides = [side for side in (baseline_side(folder), winner_side(folder)) if side is not None]
+    warnings += lost_notice([(f"with the {side.label}", side.summary) for side in sides])
+    warnings += _missed_classes(recommended(folder) or winner_side(folder))
     sentence, tone = _study_verdict(folder)
     return Headline(sentence, tone, warnings)
+
+
+def _missed_classes(side: Side | None) -> tuple[str, ...]:
+    """An SLO over all requests can hold while a small class misses it."""
+    if side is None or len(side.classes) < 2:
+        return ()
+    return tuple(
+        f"Class {text(name)} mostly missed the SLO with the {side.label}: {percent(share)} of its requests were good."
+        for name, share in mostly_missed(side.classes)
+    )
 
 
 def recommended(folder: StudyFolder) -> Side | None:

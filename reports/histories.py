@@ -1,6 +1,7 @@
-"""The requests' histories as one table, and what preemptions cost by them."""
+"""The requests' histories as one table, when they stood in the queue, and what preemptions cost by them."""
 
 import json
+import math
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ class Preemption:
         time_ns: when, by the run's clock.
         mode: `recompute` or `swap`.
         tokens, blocks: computed by then, and given up.
-        winner: id of the request that got the room.
+        winner: id of the request that got the room; empty when the victim gave way for want of room for itself.
         wait_s: until the victim was admitted again, or ended without that; None when the run ended first.
         ran_again: it was admitted again.
     """
@@ -47,6 +48,34 @@ def history_events(requests: "pd.DataFrame") -> "pd.DataFrame":
     histories = json.loads(f"[{','.join(requests['history'])}]")
     rows = [(request, *event) for request, events in enumerate(histories) for event in events]
     return pd.DataFrame(rows, columns=["request", "time_ns", "kind", "tokens", "blocks", "detail"])
+
+
+def queue_stays(requests: "pd.DataFrame") -> "pd.DataFrame":
+    """Every time that a request stood in the queue without having been admitted before, one row each.
+
+    Args:
+        requests: `requests.parquet`.
+
+    Returns:
+        Columns `request` (row number in `requests`), `queued_ns` and `left_ns` (float; infinite when the run ended
+        first), and `batch_grows`: no step was to come before a batch had grown.
+    """
+    import pandas as pd
+
+    events = history_events(requests)
+    queued = (events["kind"] == "queued").to_numpy()
+    # Whatever comes next ends the stay; a request that was turned away may leave no event but its end.
+    left_ns = events["time_ns"].shift(-1).where(events["request"].shift(-1) == events["request"])[queued]
+    request = events["request"].to_numpy(dtype="int64")[queued]
+    ended_ns = requests["t_end"].fillna(math.inf).to_numpy(dtype="float64")[request]
+    return pd.DataFrame(
+        {
+            "request": request,
+            "queued_ns": events["time_ns"].to_numpy(dtype="float64")[queued],
+            "left_ns": left_ns.astype("float64").where(left_ns.notna(), ended_ns).to_numpy(),
+            "batch_grows": (events["detail"][queued] == "batch").to_numpy(),
+        }
+    )
 
 
 def preemptions(requests: "pd.DataFrame") -> list[Preemption]:

@@ -11,17 +11,20 @@ if TYPE_CHECKING:
     from workloads.records import RunRecord
 
 MAX_VICTIMS = 10
+NO_WINNER = "itself: no room left"
 
+# The two populations: what the window's steps did, whomever they served, and what befell the window's requests.
+_STEPS, _REQUESTS = "steps", "requests"
 _TOTALS = (
-    ("Preempted by recompute", "preemptions_recompute", count),
-    ("Preempted by swap", "preemptions_swap", count),
-    ("Blocks swapped out", "swapped_out_blocks", count),
-    ("Bytes swapped out", "swapped_out_bytes", size),
-    ("Blocks swapped in", "swapped_in_blocks", count),
-    ("Bytes swapped in", "swapped_in_bytes", size),
-    ("Recomputed tokens", "recomputed_tokens", count),
-    ("Share of all computed tokens", "recomputed_share", percent),
-    ("Waits they caused, in all", "preempted_wait_s", seconds),
+    ("Preempted by recompute", _STEPS, "preemptions_recompute", count),
+    ("Preempted by swap", _STEPS, "preemptions_swap", count),
+    ("Blocks swapped out", _STEPS, "swapped_out_blocks", count),
+    ("Bytes swapped out", _STEPS, "swapped_out_bytes", size),
+    ("Blocks swapped in", _STEPS, "swapped_in_blocks", count),
+    ("Bytes swapped in", _STEPS, "swapped_in_bytes", size),
+    ("Recomputed tokens", _STEPS, "recomputed_tokens", count),
+    ("Share of all computed tokens", _STEPS, "recomputed_share", percent),
+    ("Waits they caused, in all", _REQUESTS, "preempted_wait_s", seconds),
 )
 
 
@@ -34,14 +37,23 @@ def preemptions_section(runs: Sequence[tuple[str, "RunRecord"]]) -> Section:
     label, last = runs[-1]
     longest = longest_waits(last, label if len(runs) > 1 else None)
     tables = (totals_table(summaries), *([longest] if longest else []))
-    return Section("preemptions", title, text=("In the measured window.",), tables=tables)
+    return Section("preemptions", title, tables=tables)
 
 
 def totals_table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """Preemptions by kind, swap traffic and work done twice, one column per (label, summary)."""
-    rows = tuple((name, *(write(summary.get(key)) for _, summary in summaries)) for name, key, write in _TOTALS)
-    labels = (label for label, _ in summaries)
-    return Table(("Preemptions", *labels), rows, numeric=frozenset(range(1, len(summaries) + 1)), essential=False)
+    rows = tuple(
+        (name, population, *(write(summary.get(key)) for _, summary in summaries))
+        for name, population, key, write in _TOTALS
+    )
+    return Table(
+        headers=("Preemptions", "Window's", *(label for label, _ in summaries)),
+        rows=rows,
+        numeric=frozenset(range(2, len(summaries) + 2)),
+        caption="Of the steps that began in the measured window, whichever requests they served; or of the requests "
+        "scheduled in it, whenever that befell them.",
+        essential=False,
+    )
 
 
 def longest_waits(run: "RunRecord", label: str | None = None) -> Table | None:
@@ -67,7 +79,7 @@ def longest_waits(run: "RunRecord", label: str | None = None) -> Table | None:
             text(lost.mode),
             count(lost.tokens),
             count(lost.blocks),
-            text(lost.winner),
+            text(lost.winner) if lost.winner else NO_WINNER,
             seconds(lost.wait_s) + ("" if lost.ran_again or lost.wait_s is None else ", then ended"),
         )
         for lost in longest
@@ -77,8 +89,9 @@ def longest_waits(run: "RunRecord", label: str | None = None) -> Table | None:
         headers=("When", "Victim", "Class", "Kind", "Computed tokens", "Blocks given up", "Made room for", "Waited"),
         rows=rows,
         numeric=frozenset((0, 4, 5)),
-        caption=f"{prefix}The {count(len(rows))} longest waits of {count(len(found))} preemptions, seconds since the "
-        "first step. Tokens are those computed by then: recompute loses them, swap keeps them in host memory. The wait "
-        f"lasts until the victim runs again; {DASH} where the run ended first.",
+        caption=f"{prefix}The {count(len(rows))} longest waits of the {count(len(found))} preemptions in the measured "
+        "window, whenever their requests came; seconds since the first step. Tokens are those computed by then: "
+        "recompute loses them, swap keeps them in host memory. The wait lasts until the victim runs again; "
+        f"{DASH} where the run ended first.",
         essential=False,
     )

@@ -1,6 +1,5 @@
 """What a run's trace and requests say in numbers, of the measured window alone."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KV_FULL = 0.95
-# A wait this many times the median is starvation. A median below one step says nothing: the step takes its place.
-STARVED = 10
+# As many later arrivals going ahead of one request are more than a little shuffling.
+MANY = 10
 
 # What can keep a step from admitting more, as `wait_cause` names it.
-WAIT_CAUSES = ("seats", "budget", "blocks", "batch")
+SCHEDULER_CAUSES = ("seats", "budget", "blocks", "batch")
 # Turned away without a wait.
 _NEVER_QUEUED = frozenset(("refused", "shed"))
 
@@ -82,19 +81,18 @@ class FirstTokenStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Starvation:
-    """Requests that waited for their first admission more than `STARVED` times the median.
+class Overtaken:
+    """The requests of one class that `MANY` or more later arrivals overtook on the way to their first admission.
 
     Attributes:
-        median_ms: median wait of all requests of the window.
-        by_class: how many, by class; only classes that have some.
-        longest_ms, longest_class: the longest wait, and whose it was.
+        requests: how many.
+        times, wait_ms: how many overtook the one that most did, and how long it stood in the queue.
     """
 
-    median_ms: float
-    by_class: Mapping[str, int]
-    longest_ms: float
-    longest_class: str
+    class_name: str
+    requests: int
+    times: int
+    wait_ms: float
 
 
 def step_statistics(
@@ -128,7 +126,8 @@ def step_statistics(
         kv_full=float(full.mean()),
         waiting=float(waiting.mean()),
         waiting_by_cause={
-            cause: float((waiting & (iterations["wait_cause"] == cause).to_numpy()).mean()) for cause in WAIT_CAUSES
+            cause: float((waiting & (iterations["wait_cause"] == cause).to_numpy()).mean())
+            for cause in SCHEDULER_CAUSES
         },
         host=float(t["schedule_time_ns"].sum() / length.sum()) if length.sum() > 0 else None,
         preemptions_recompute=int(t["preemptions_recompute"].sum()),
@@ -163,25 +162,33 @@ def first_token_statistics(requests: Sequence[RequestRecord]) -> FirstTokenStati
     )
 
 
-def starvation(requests: Sequence[RequestRecord], step_ms: float) -> Starvation | None:
-    """Requests that others overtook for long; None when there was none.
+def overtaken(requests: Sequence[RequestRecord]) -> tuple[Overtaken, ...]:
+    """Who of the window stood in the queue while many that came later were admitted, by class, the worst first.
 
-    A request that was never admitted waited until it ended. One that was turned away on arrival did not wait.
+    A request that was never admitted stood there until it ended. Only the last try counts of one that was sent again:
+    while its client pauses nobody can be said to overtake it.
 
     Args:
-        step_ms: median length of a step; a wait counts from `STARVED` of these on.
+        requests: all of the run, since those outside the window overtake too.
     """
-    waits = [
-        (request.class_name, (until - request.t_sched) / NS_PER_MS)
-        for request in in_window(requests)
-        if request.status not in _NEVER_QUEUED
-        and (until := request.t_end if request.t_admit is None else request.t_admit) is not None
-    ]
-    if not waits:
-        return None
-    median_ms = float(np.median([wait for _, wait in waits]))
-    starved = [(name, wait) for name, wait in waits if wait > STARVED * max(median_ms, step_ms)]
-    if not starved:
-        return None
-    longest_class, longest_ms = max(starved, key=lambda pair: pair[1])
-    return Starvation(median_ms, Counter(name for name, _ in starved), longest_ms, longest_class)
+    admitted = sorted((r.t_sched, r.t_admit) for r in requests if r.t_admit is not None)
+    arrivals, admissions = np.array(admitted, dtype=np.int64).reshape(-1, 2).T
+    by_class: dict[str, list[tuple[int, float]]] = {}
+    for request in in_window(requests):
+        since, until = _last_in_queue(request)
+        if since is None or until is None:
+            continue
+        later = admissions[np.searchsorted(arrivals, request.t_sched, side="right") :]
+        times = int(((later >= since) & (later < until)).sum())
+        if times >= MANY:
+            by_class.setdefault(request.class_name, []).append((times, (until - since) / NS_PER_MS))
+    found = (Overtaken(name, len(several), *max(several)) for name, several in by_class.items())
+    return tuple(sorted(found, key=lambda one: one.times, reverse=True))
+
+
+def _last_in_queue(request: RequestRecord) -> tuple[int | None, int | None]:
+    """From when to when a request last stood in the queue before its first admission."""
+    if request.status in _NEVER_QUEUED:
+        return None, None
+    queued = [event.time_ns for event in request.history if event.kind == "queued"]
+    return (queued[-1] if queued else request.t_send), (request.t_end if request.t_admit is None else request.t_admit)

@@ -8,10 +8,9 @@ from reports.commands import bench_command, vllm_flags
 from reports.format import count, milliseconds, request_rate, text, token_rate
 from reports.headline import run_headline
 from reports.preemption_view import preemptions_section
+from reports.result_rows import MAIN_ROWS, MORE_ROWS, shown
 from reports.sections import (
     CLOSED_LOOP,
-    MAIN_ROWS,
-    MORE_ROWS,
     diagnosis_section,
     latency_section,
     latency_table,
@@ -45,7 +44,7 @@ def run_report(record: RunRecord) -> Report:
         sections=(
             validity_section(meta),
             attainment_section(meta),
-            Section("numbers", "Results", tables=run_tables(meta)),
+            Section("numbers", "Results", tables=run_tables(record)),
             trace_section(runs),
             waits_section(runs),
             preemptions_section(runs),
@@ -70,14 +69,19 @@ def run_facts(meta: Mapping[str, Any]) -> tuple[Fact, ...]:
     )
 
 
-def run_tables(meta: Mapping[str, Any]) -> tuple[Table, ...]:
-    """Settings, numbers and latencies of a run, and its classes."""
+def run_tables(record: RunRecord) -> tuple[Table, ...]:
+    """Settings, numbers and latencies of a run, and its classes.
+
+    Raises:
+        UserError: its table of requests is damaged.
+    """
+    meta = record.meta
     summary = meta["summary"]
     rate = CLOSED_LOOP if meta.get("rate") is None else request_rate(meta["rate"])
     goodput = request_rate(summary.get("request_goodput"))
-    main = tuple((name, write(summary.get(key))) for name, key, write in MAIN_ROWS)
-    more = tuple((name, write(summary.get(key))) for name, key, write in MORE_ROWS)
-    classes = classes_table(meta)
+    main = tuple((row.name, row.write(row.read(summary))) for row in shown(MAIN_ROWS, [summary]))
+    more = tuple((row.name, row.write(row.read(summary))) for row in shown(MORE_ROWS, [summary]))
+    classes = classes_table(record)
     return (
         *settings_tables([("Value", meta["settings"])]),
         Table(("Result", "Value"), (("Offered rate", rate), ("Goodput", goodput), *main), numeric=frozenset((1,))),

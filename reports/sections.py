@@ -9,16 +9,13 @@ from reports.format import (
     DASH,
     attained_percent,
     attained_range,
-    count,
+    is_known,
     milliseconds,
     number,
-    percent,
-    request_rate,
     required_percent,
     seconds,
     size,
     text,
-    token_rate,
 )
 from reports.view import Command, Finding, Section, Table
 
@@ -93,34 +90,6 @@ def _check_value(value: object) -> str:
     return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else text(value)
 
 
-# (name, key of `summary`, how to write it): what decides, and below it what explains.
-MAIN_ROWS = (
-    ("Throughput", "request_throughput", request_rate),
-    ("Output tokens", "output_throughput", token_rate),
-    ("p95 TTFT", "p95_ttft_ms", milliseconds),
-    ("p95 TPOT", "p95_tpot_ms", milliseconds),
-    ("Mean KV use", "mean_kv_utilization", percent),
-    ("Preemptions", "preemptions", count),
-    ("Timeouts", "num_timeouts", count),
-)
-MORE_ROWS = (
-    ("Output tokens of good requests", "output_token_goodput", token_rate),
-    ("p99 TTFT", "p99_ttft_ms", milliseconds),
-    ("p99 TPOT", "p99_tpot_ms", milliseconds),
-    ("p95 E2E", "p95_e2el_ms", milliseconds),
-    ("Completed requests", "completed", count),
-    ("Turned away on arrival", "num_shed", count),
-    ("Timed out in the queue", "num_queue_timeouts", count),
-    ("Not completed, for any reason", "failed", count),
-    ("Largest KV use", "max_kv_utilization", percent),
-    ("Device idle", "device_idle_share", percent),
-    ("Prefill tokens per decode token", "prefill_decode_ratio", number),
-    ("Recomputed tokens", "recomputed_tokens", count),
-    ("Mean requests running", "mean_running", number),
-    ("Mean requests waiting", "mean_waiting", number),
-)
-
-
 def latency_table(summary: Mapping[str, Any]) -> Table:
     """Quantiles of every latency of one run."""
     metrics = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2el"), ("Queue", "queue"))
@@ -161,7 +130,7 @@ def latency_section(runs: Sequence[tuple[str, "RunRecord"]], bounds: Sequence[Ma
 def diagnosis_section(runs: Sequence[tuple[str, "RunRecord"]]) -> Section:
     """What bounds the last of the runs, and the numbers of all beside each other."""
     from reports.diagnosis import findings, indicators
-    from reports.run_statistics import first_token_statistics, starvation, step_statistics
+    from reports.run_statistics import first_token_statistics, overtaken, step_statistics
 
     columns = []
     found: tuple[Finding, ...] = ()
@@ -169,8 +138,7 @@ def diagnosis_section(runs: Sequence[tuple[str, "RunRecord"]]) -> Section:
         steps = step_statistics(run.iterations, run.meta.get("window"), run.meta["settings"])
         requests = run.request_records()
         first_token = first_token_statistics(requests)
-        starved = starvation(requests, steps.step_ms) if steps is not None else None
-        found = findings(steps, first_token, starved, run.meta)
+        found = findings(steps, first_token, overtaken(requests), run.meta)
         columns.append(indicators(steps, first_token))
     if not columns:
         return Section("diagnosis", "Diagnosis", text=("No run can be read.",))
@@ -234,7 +202,7 @@ def repeat_section(record: Mapping[str, Any], commands: tuple[Command, ...]) -> 
 def model_text(model: Mapping[str, Any]) -> str:
     """Model, precision and weights on one line."""
     parts = [text(model.get("name")), text(model.get("dtype"))]
-    if model.get("parameters") is not None:
+    if is_known(model.get("parameters")):
         parts.append(f"{number(model['parameters'] / 1e9)} B parameters")
     if model.get("weights") == "random":
         parts.append("random weights")

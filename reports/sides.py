@@ -18,6 +18,7 @@ class Side:
         goodput, goodput_low, goodput_high: requests/s with its 95 % interval; None where not known.
         verdict: as `verdict` in `run.json`, None without one; `bounds` may be missing.
         summary: as `summary` in `run.json`, over all its runs; empty when no run could be read.
+        classes: as `classes` in `run.json`, over all its runs; empty in old studies and when no run could be read.
         runs: paths of the runs behind it.
         confirmed: from confirmation runs; else from the search alone.
     """
@@ -30,6 +31,7 @@ class Side:
     goodput_high: float | None
     verdict: Mapping[str, Any] | None
     summary: Mapping[str, Any]
+    classes: Mapping[str, Mapping[str, Any]]
     runs: tuple[str, ...]
     confirmed: bool
 
@@ -69,6 +71,7 @@ def _side(folder: StudyFolder, label: str, trial: Mapping[str, Any] | None) -> S
             goodput_high=confirmed.get("goodput_high"),
             verdict={"state": verdict} if isinstance(verdict, str) else verdict,
             summary=confirmed["summary"] or {},
+            classes=confirmed.get("classes") or {},
             runs=tuple(confirmed["runs"]),
             confirmed=True,
         )
@@ -85,6 +88,7 @@ def _side(folder: StudyFolder, label: str, trial: Mapping[str, Any] | None) -> S
         goodput_high=None,
         verdict=run.meta.get("verdict") if run else None,
         summary=run.meta["summary"] if run else {},
+        classes=run.meta["classes"] if run else {},
         runs=paths,
         confirmed=False,
     )

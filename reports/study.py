@@ -35,7 +35,6 @@ _RUN_SHAPE: Shape = {
     "memory": (dict, type(None)),
     "workload": (dict, type(None)),
     "window": (dict, type(None)),
-    "classes": dict,
     "slo": (str, type(None)),
     "verdict": (dict, type(None)),
     "validity": (dict, type(None)),
@@ -61,6 +60,17 @@ class StudyFolder:
     problems: dict[str, str]
 
 
+def require_classes(record: dict[str, Any], where: str) -> None:
+    """Check the form of a record's classes.
+
+    Raises:
+        UserError: they are not one object per class.
+    """
+    require_shape(record, {"classes": dict}, where)
+    for name, numbers in record["classes"].items():
+        require_shape(numbers, {}, f"{where}: classes.{name}")
+
+
 def load_run(path: Path) -> RunRecord:
     """Open a run's folder for a report.
 
@@ -70,8 +80,7 @@ def load_run(path: Path) -> RunRecord:
     record = RunRecord.load(path)
     require_shape(record.meta, _RUN_SHAPE, str(path / RUN_FILE))
     require_shape(record.meta["settings"], _SETTINGS_SHAPE, f"{path / RUN_FILE}: settings")
-    for name, numbers in record.meta["classes"].items():
-        require_shape(numbers, {}, f"{path / RUN_FILE}: classes.{name}")
+    require_classes(record.meta, str(path / RUN_FILE))
     return record
 
 
@@ -99,6 +108,8 @@ def open_study(study: dict[str, Any], folder: Path) -> StudyFolder:
     for label in SIDES:
         if side := (study["confirmation"] or {}).get(label):
             require_shape(side, _SIDE_SHAPE, f"{where}: confirmation.{label}")
+            if "classes" in side:
+                require_classes(side, f"{where}: confirmation.{label}")
     runs: dict[str, RunRecord] = {}
     problems: dict[str, str] = {}
     for path in _run_paths(study):

@@ -1,10 +1,12 @@
 """The report of a study."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from engine.errors import UserError
 from reports.charts import importance_chart, trial_chart
+from reports.classes_view import by_class_table, class_numbers
 from reports.commands import bench_command, vllm_flags
 from reports.format import (
     DASH,
@@ -19,9 +21,8 @@ from reports.format import (
 )
 from reports.headline import recommended, study_headline
 from reports.preemption_view import preemptions_section
+from reports.result_rows import MAIN_ROWS, MORE_ROWS, ResultRow, shown
 from reports.sections import (
-    MAIN_ROWS,
-    MORE_ROWS,
     diagnosis_section,
     latency_section,
     repeat_section,
@@ -36,7 +37,7 @@ from reports.settings_view import settings_tables
 from reports.sides import Side, baseline_side, representative_run, winner_side
 from reports.study import StudyFolder
 from reports.view import Command, Fact, Report, Section, Table
-from reports.waits_view import waits_section
+from reports.waits_view import waits_section, waits_table
 from workloads.records import RunRecord
 
 
@@ -57,7 +58,7 @@ def study_report(folder: StudyFolder) -> Report:
             attainment_section(folder),
             comparison_section(folder),
             trace_section(runs),
-            waits_section(runs),
+            _waits(folder, runs),
             preemptions_section(runs),
             latency_section(runs, bounds),
             _trials(folder),
@@ -134,8 +135,22 @@ def comparison_section(folder: StudyFolder) -> Section:
     if confirmation := folder.study["confirmation"]:
         lines.append(f"Confirmation: {text(confirmation.get('verdict'))}. {text(confirmation.get('text'))}")
     settings = settings_tables([(side.label, side.settings) for side in sides])
-    tables = (_result_table(sides), *settings, _more_results_table(sides))
+    classes = by_class_table([(side.label, [class_numbers(side.classes, side.summary)]) for side in sides])
+    tables = (_result_table(sides), *([classes] if classes else []), *settings, _more_results_table(sides))
     return Section("comparison", "Baseline and winner", text=tuple(lines), tables=tables)
+
+
+def _waits(folder: StudyFolder, runs: Sequence[tuple[str, RunRecord]]) -> Section:
+    """Waiting in the runs that stand for the sides, and by class over all their runs where there are classes."""
+    section = waits_section(runs)
+    sides = [side for side in _sides(folder) if len(side.classes) > 1]
+    columns = [
+        (f"{side.label}, {text(name)}", numbers, None) for side in sides for name, numbers in side.classes.items()
+    ]
+    if not columns:
+        return section
+    table = replace(waits_table(columns), essential=False, caption="By class, all runs of a side together.")
+    return replace(section, tables=(*section.tables, table))
 
 
 def _result_table(sides: Sequence[Side]) -> Table:
@@ -146,13 +161,18 @@ def _result_table(sides: Sequence[Side]) -> Table:
     ]
     if any(cell != DASH for cell in intervals):
         rows.append(("95% interval", *intervals, *([""] if len(sides) == 2 else [])))
-    rows += [_result_row(name, write, [s.summary.get(key) for s in sides]) for name, key, write in MAIN_ROWS]
+    rows += _summary_rows(MAIN_ROWS, sides)
     return Table(_result_headers("Result", sides), tuple(rows), numeric=frozenset((1, 2, 3)))
 
 
 def _more_results_table(sides: Sequence[Side]) -> Table:
-    rows = tuple(_result_row(name, write, [s.summary.get(key) for s in sides]) for name, key, write in MORE_ROWS)
+    rows = tuple(_summary_rows(MORE_ROWS, sides))
     return Table(_result_headers("More results", sides), rows, numeric=frozenset((1, 2, 3)), essential=False)
+
+
+def _summary_rows(rows: Sequence[ResultRow], sides: Sequence[Side]) -> list[tuple[str, ...]]:
+    summaries = [side.summary for side in sides]
+    return [_result_row(row.name, row.write, [row.read(s) for s in summaries]) for row in shown(rows, summaries)]
 
 
 def _result_headers(first: str, sides: Sequence[Side]) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ def run_summary(record: RunRecord) -> RenderableType:
     sections = (
         run_view.validity_section(meta),
         run_view.attainment_section(meta),
-        Section("numbers", "Results", tables=run_view.run_tables(meta)),
+        Section("numbers", "Results", tables=run_view.run_tables(record)),
         waits_section([("run", record)]),
         diagnosis_section([("run", record)]),
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reports.histories import queue_stays
 from reports.trace_chart import MAX_POINTS, Floats, bin_lengths_s, seconds_since
 
 if TYPE_CHECKING:
@@ -32,9 +33,12 @@ class WaitChart:
     window_s: tuple[float, float] | None
 
 
-def wait_chart(label: str, iterations: "pd.DataFrame", window: Mapping[str, Any] | None) -> WaitChart | None:
-    """The chart of a run's `iterations.parquet`; None when no step left a request waiting."""
+def wait_chart(
+    label: str, iterations: "pd.DataFrame", requests: "pd.DataFrame", window: Mapping[str, Any] | None
+) -> WaitChart | None:
+    """The chart of a run's tables; None when neither a step left a request waiting nor a growing batch held one."""
     counts = waiting_by_cause(iterations)
+    counts["batch"] = counts["batch"] + held_by_growing_batch(iterations, requests)
     if not any(values.any() for values in counts.values()):
         return None
     starts = np.arange(0, len(iterations), -(-len(iterations) // MAX_POINTS))
@@ -63,3 +67,22 @@ def waiting_by_cause(iterations: "pd.DataFrame") -> dict[str, Floats]:
     counts["behind_head"] = counts["blocks"] - head
     counts["blocks"] = head
     return counts
+
+
+def held_by_growing_batch(iterations: "pd.DataFrame", requests: "pd.DataFrame") -> Floats:
+    """Mean number of requests that a growing batch held between each step's start and the next one's.
+
+    They came when no step was under way and were admitted by the next, so that no step left them waiting.
+    """
+    starts = iterations["t_start"].to_numpy(dtype=np.float64)
+    held_ns = np.zeros(len(starts))
+    stays = queue_stays(requests)
+    stays = stays[stays["batch_grows"]]
+    queued_ns = stays["queued_ns"].to_numpy()
+    following = np.searchsorted(starts, queued_ns)
+    # What lies before the first step or after the last has no place in a chart of steps.
+    between = (following > 0) & (following < len(starts))
+    until_ns = np.minimum(starts[following[between]], stays["left_ns"].to_numpy()[between])
+    np.add.at(held_ns, following[between] - 1, until_ns - queued_ns[between])
+    lengths_ns = np.diff(starts, append=np.inf)
+    return np.divide(held_ns, lengths_ns, out=np.zeros(len(starts)), where=lengths_ns > 0)

@@ -3,26 +3,26 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from reports.classes_view import run_classes
 from reports.format import DASH, count, is_known, milliseconds, number, percent, seconds, text
 from reports.view import Section, Table
+from reports.waited import Flags, had_to_wait, longest_wait_ms, window_requests
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from reports.blame import Blame
     from workloads.records import RunRecord
 
-# The summary's causes, as the reports name them.
+# The summary's causes that are the scheduler's, as the reports name them.
 CAUSE_NAMES = {
     "seats": "no seat",
     "budget": "no token budget",
     "blocks": "no room in the KV cache",
     "behind_head": "behind the head of the queue",
     "batch": "batch closed or growing",
-    "step": "step under way on arrival",
+    "step": "until a step saw it",
 }
+# The one cause that is not: it adds nothing to the mean wait.
+RETRY = "mean_wait_retry_ms"
 ALL_REQUESTS = "all"
 
 
@@ -33,11 +33,11 @@ def waits_section(runs: Sequence[tuple[str, "RunRecord"]]) -> Section:
     if not runs:
         return Section("waits", "Waiting", text=("No run can be read.",))
     columns = wait_columns(runs[0][1]) if len(runs) == 1 else [(label, *_of_all(run)) for label, run in runs]
-    charts = (wait_chart(label, run.iterations, run.meta.get("window")) for label, run in runs)
+    charts = (wait_chart(label, run.iterations, run.requests, run.meta.get("window")) for label, run in runs)
     drawn = tuple(chart for chart in charts if chart is not None)
     lines = [
         "All time from the scheduled arrival to the first admission, and from a preemption to the return, by what kept "
-        "the scheduler from admitting more; means over the requests of the window."
+        "the scheduler from admitting more; means over the requests of the window, completed or not."
     ]
     if not drawn:
         lines.append("No step left a request waiting.")
@@ -54,44 +54,29 @@ def waits_section(runs: Sequence[tuple[str, "RunRecord"]]) -> Section:
 
 def wait_columns(run: "RunRecord") -> list[tuple[str, Mapping[str, Any], float | None]]:
     """(label, numbers, share that waited) of each class of a run, and of all together where there are several."""
-    classes = run.meta.get("classes") or {}
-    if len(classes) < 2:
+    if len(run.meta["classes"]) < 2:
         return [(ALL_REQUESTS, *_of_all(run))]
-    in_window = run.requests[run.requests["phase"] == "window"]
-    had_to = had_to_wait(in_window, run.iterations)
+    requests = window_requests(run.requests)
+    had_to = had_to_wait(requests, run.iterations)
     of_class = [
-        (text(name), numbers, _share(had_to[(in_window["class_name"] == name).to_numpy()]))
-        for name, numbers in classes.items()
+        (text(name), numbers, _share(had_to[(requests["class_name"] == name).to_numpy()]))
+        for name, numbers in run_classes(run).items()
     ]
-    return [*of_class, (ALL_REQUESTS, run.meta["summary"], _share(had_to))]
+    return [*of_class, (ALL_REQUESTS, *_of_all(run))]
 
 
 def _of_all(run: "RunRecord") -> tuple[Mapping[str, Any], float | None]:
-    in_window = run.requests[run.requests["phase"] == "window"]
-    return run.meta["summary"], _share(had_to_wait(in_window, run.iterations))
+    requests = window_requests(run.requests)
+    numbers = {**run.meta["summary"], "max_wait_ms": longest_wait_ms(requests)}
+    return numbers, _share(had_to_wait(requests, run.iterations))
 
 
-def _share(flags: "np.ndarray[Any, np.dtype[np.bool_]]") -> float | None:
+def _share(flags: Flags) -> float | None:
     return float(flags.mean()) if len(flags) else None
 
 
-def had_to_wait(requests: "pd.DataFrame", iterations: "pd.DataFrame") -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """Which requests waited for more than the end of the step under way.
-
-    Those are they which the first step that began after they were sent did not admit, that were preempted, or turned
-    away and sent again.
-    """
-    starts = iterations["t_start"].to_numpy(dtype=np.float64)
-    ends = np.append(iterations["t_end"].to_numpy(dtype=np.float64), np.inf)
-    sent = requests["t_send"].to_numpy(dtype=np.float64)
-    left_queue = requests["t_admit"].fillna(requests["t_end"]).to_numpy(dtype=np.float64)
-    # A time that is not known compares as false: a request that was never sent never waited in the queue.
-    not_at_once = (left_queue >= ends[np.searchsorted(starts, sent)]) & ~np.isnan(sent)
-    return not_at_once | (requests["preemptions"] > 0).to_numpy() | (requests["attempts"] > 1).to_numpy()
-
-
 def mean_wait_ms(numbers: Mapping[str, Any]) -> float | None:
-    """The mean wait of a summary or a class, over all causes; None where that is not known."""
+    """The mean wait of a summary or a class, over all causes that are the scheduler's; None where that is not known."""
     parts = [numbers.get(f"mean_wait_{cause}_ms") for cause in CAUSE_NAMES]
     return sum(part for part in parts if is_known(part)) if all(map(is_known, parts)) else None
 
@@ -105,16 +90,19 @@ def waits_table(columns: Sequence[tuple[str, Mapping[str, Any], float | None]]) 
         if any(parts):
             rows.append((name, *(_part(part, total) for part, total in zip(parts, totals, strict=True))))
     rows += [
-        ("Longest in the queue, completed", *(milliseconds(numbers.get("max_queue_ms")) for _, numbers, _ in columns)),
+        ("Longest wait", *(milliseconds(numbers.get("max_wait_ms")) for _, numbers, _ in columns)),
         ("Waits after preemptions, in all", *(seconds(numbers.get("preempted_wait_s")) for _, numbers, _ in columns)),
-        ("Requests that had to wait", *(percent(share) for _, _, share in columns)),
     ]
+    if any(numbers.get(RETRY) for _, numbers, _ in columns):
+        rows.append(("Clients' pauses before sending again", *(milliseconds(n.get(RETRY)) for _, n, _ in columns)))
+    if any(share is not None for _, _, share in columns):
+        rows.append(("Requests that had to wait", *(percent(share) for _, _, share in columns)))
     return Table(
         headers=("Waiting", *(label for label, _, _ in columns)),
         rows=tuple(rows),
         numeric=frozenset(range(1, len(columns) + 1)),
-        caption="A request had to wait when the first step after its arrival did not admit it, or when it was "
-        "preempted or sent again.",
+        caption="The longest wait is that for the first admission. A request had to wait when the first step after it "
+        "was queued did not admit it, a growing batch held it, or it was preempted.",
     )
 
 
@@ -170,6 +158,6 @@ def blame_table(run: "RunRecord", label: str | None = None) -> Table | None:
         f"for {seconds(found.blocked_s)} in all ({count(found.heads)} requests were that head). At every moment this "
         "time is shared among the running requests by the blocks they held; so is that of the requests behind the "
         f"head. The {count(len(found.top))} listed of {count(found.holders)} holders account for "
-        f"{percent(named / found.blocked_s)} of it.",
+        f"{percent(named / found.blocked_s)} of it. Delayed most names heads only; those behind them are one sum.",
         essential=False,
     )

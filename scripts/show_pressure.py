@@ -66,20 +66,20 @@ SHOWS = {
     ),
     "policies": Show(
         "policy",
-        "More than the engine can serve: 85 % short urgent requests, 15 % long ones, 8 seats, nobody turned away.",
+        "A little more than the engine can serve: nine short urgent requests to each long one, 8 seats.",
         TuneArguments(
             workload="mixed-small",
-            rate="3.5",
+            rate="3",
             slo=["p95_ttft=5s"],
-            set=["max_num_seqs=8", "max_num_batched_tokens=256", "aging=20s"],
+            set=["max_num_seqs=8", "max_num_batched_tokens=256", "aging=30s"],
         ),
     ),
     "starvation": Show(
-        "aging=off,20s",
+        "aging=off,30s",
         "The same requests under sjf: who is large waits for all who are small, for ever or for a while.",
         TuneArguments(
             workload="mixed-small",
-            rate="3.5",
+            rate="3",
             slo=["p95_ttft=5s"],
             set=["policy=sjf", "max_num_seqs=8", "max_num_batched_tokens=256"],
         ),

@@ -50,7 +50,8 @@ CATALOGUE: Mapping[str, Entry] = {
     "batching": Entry(OneOf(BATCHING_MODES), "requests join at every step, or in batches that may wait to grow"),
     "max_queue_delay": Entry(Duration(), "dynamic batching: longest that a batch waits to grow"),
     "preferred_batch_size": Entry(
-        Count(can_be_off=True), "dynamic batching: the size that need not wait; off: all seats"
+        Count(can_be_off=True),
+        "dynamic batching: the size at which a batch need not wait, and the most it has; off: all seats",
     ),
     "max_queue_len": Entry(Count(can_be_off=True), "turn requests away while so many wait"),
     "max_queue_tokens": Entry(Count(can_be_off=True), "turn requests away that would make waiting prompts longer"),
@@ -64,4 +65,4 @@ CATALOGUE: Mapping[str, Entry] = {
         OneOf(PREEMPTION_VICTIMS), "who makes room; auto: lowest_priority where the policy knows priorities, else last"
     ),
 }
-"""In an order in which each comes after those that decide whether it can act."""
+"""In the order of `Settings`."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.settings import Settings
 from tuner.store import Run, StudyStore
-from workloads.metrics import Window, in_window, summarize
+from workloads.metrics import Window, in_window, summarize, summarize_classes
 from workloads.pool import pool, pool_waits
 from workloads.records import RunRecord
 from workloads.slo import Slo
@@ -27,6 +27,7 @@ class Side:
         rate: requests per second; None for a closed loop.
         good: per run, whether each window request was good, in order of arrival.
         meets, verdict: the SLO over all runs together.
+        summary, classes: likewise.
         distrust: why runs of it cannot be trusted; empty when all can.
     """
 
@@ -38,6 +39,7 @@ class Side:
     meets: bool
     verdict: dict[str, Any]
     summary: dict[str, Any]
+    classes: dict[str, dict[str, Any]]
     distrust: str = ""
 
     @property
@@ -71,6 +73,7 @@ class Side:
             "goodput_low": low,
             "goodput_high": high,
             "summary": self.summary,
+            "classes": self.classes,
         }
 
 
@@ -80,6 +83,10 @@ def make_side(store: StudyStore, settings: Settings, runs: Sequence[Run], slo: S
     parts = [(r.request_records(), r.iteration_records(), _window(r.meta)) for r in records]
     requests, iterations, window = pool(parts)
     verdict = slo.judge(requests)
+    waits = pool_waits(parts)
+    classes = summarize_classes(requests, iterations, window, slo)
+    for name, numbers in classes.items():
+        numbers |= waits.take([i for i, r in enumerate(requests) if r.class_name == name]).summary()
     return Side(
         settings=settings,
         rate=runs[0].rate,
@@ -88,7 +95,8 @@ def make_side(store: StudyStore, settings: Settings, runs: Sequence[Run], slo: S
         duration_s=window.duration_s,
         meets=verdict.meets,
         verdict=verdict.to_dict(),
-        summary=summarize(requests, iterations, window, slo, pool_waits(parts)),
+        summary=summarize(requests, iterations, window, slo, waits),
+        classes=classes,
         distrust="; ".join(dict.fromkeys(run.distrust for run in runs if not run.is_valid)),
     )
 

@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.errors import KVCacheTooSmall, OutOfDeviceMemory, UserError
+from engine.errors import UserError
 from reports.comparison import COMPARISON_FILE
 from reports.settings import assignment, setting_text
 from tuner.arguments import TuneArguments
 from tuner.catalogue import CATALOGUE
 from tuner.environment import tool_version
-from tuner.folders import new_folder, require_writable
+from tuner.folders import claimed_folder
 from tuner.interrupt import deferred_interrupts
+from tuner.notices import say_inert, say_near_duplicates, with_queue_delay
 from tuner.progress import ProgressDisplay
 from tuner.runner import at
 from tuner.settings import NAMES, Settings, parse_value, require_known
-from tuner.space import with_queue_delay
 from tuner.store import RUNS_FOLDER
-from tuner.targets.bundled import BundledTarget, Measured
+from tuner.targets.bundled import DOES_NOT_FIT, BundledTarget, Measured
 from workloads.early_stop import INTERRUPTED
 from workloads.records import SCHEMA_VERSION, write_atomic, write_run
 from workloads.spec import WorkloadSpec
@@ -93,28 +93,19 @@ def run_comparison(
     Raises:
         UserError: bad input, or not one value that can be measured.
     """
-    from reports.build import write_reports
-
     display = display or _display()
     option, values = parse_comparison(what)
     spec = arguments.load_workload()
     rate = arguments.one_rate(spec, "tune compare")
     settings = _settings_by_value(arguments, option, values, display)
-    folder = new_folder(out, f"{datetime.date.today():%Y-%m-%d}-compare-{option}-{spec.name}")
-    require_writable(folder)
-    target = _load(arguments, spec, list(settings.values()), display)
-    comparison = _Comparison(folder, target, arguments, rate, option, display)
-    comparison.start(settings, repeats, command)
-    interrupted = False
-    with display.live():
-        for value, repeat in in_turn(values, repeats):
-            interrupted = comparison.measure(value, settings[value], repeat)
-            if interrupted:
-                break
+    say_near_duplicates(option, values, spec, display.say)
+    with claimed_folder(out, f"{datetime.date.today():%Y-%m-%d}-compare-{option}-{spec.name}") as folder:
+        target = _load(arguments, spec, list(settings.values()), display)
+        comparison = _Comparison(folder, target, arguments, rate, option, display)
+        comparison.start(settings, repeats, command)
+        interrupted = comparison.run(settings)
     record = comparison.record
-    if record["runs"]:
-        write_reports(folder)
-    elif not interrupted:
+    if not record["runs"] and not interrupted:
         raise UserError(f"no value of {option} could be measured: {record['failures'][0]['reason']}")
     return Compared(folder, record, interrupted)
 
@@ -137,11 +128,10 @@ def _settings_by_value(
     if option in given:
         raise UserError(f"--set {option} fixes what is to be compared: leave it out")
     asked = arguments.settings()
-    base = with_queue_delay(asked, values if option == "batching" else (), given)
-    if base != asked:
-        delay = assignment("max_queue_delay", base.max_queue_delay)
-        display.say(f"{delay} for the dynamic batches, which would be static without one; --set changes it")
+    batchings = values if option == "batching" else (asked.batching,)
+    base = with_queue_delay(asked, batchings, [*given, option], display.say)
     settings = {value: replace(base, **{option: value}) for value in values}
+    say_inert(given, list(settings.values()), display.say)
     plain: dict[Settings, Any] = {}
     for value, its in settings.items():
         other = plain.setdefault(its.canonical(), value)
@@ -162,7 +152,7 @@ def _load(
     for candidate in settings[:-1]:
         try:
             return BundledTarget(arguments.target_options(), spec, candidate, display.say)
-        except (KVCacheTooSmall, OutOfDeviceMemory):
+        except DOES_NOT_FIT:
             continue
     return BundledTarget(arguments.target_options(), spec, settings[-1], display.say)
 
@@ -224,7 +214,25 @@ class _Comparison:
             f"{self._option} = {', '.join(setting_text(self._option, v) for v in settings)}"
         )
 
-    def measure(self, value: Any, settings: Settings, repeat: int) -> bool:
+    def run(self, settings: dict[Any, Settings]) -> bool:
+        """Make all runs. However that ends, reports are written of those that were whole.
+
+        Returns:
+            Whether it was interrupted.
+        """
+        from reports.build import write_reports
+
+        try:
+            with self._display.live():
+                turns = in_turn(list(settings), self.record["repeats"])
+                return any(self._measure(value, settings[value], repeat) for value, repeat in turns)
+        except KeyboardInterrupt:
+            return True
+        finally:
+            if self.record["runs"]:
+                write_reports(self._folder)
+
+    def _measure(self, value: Any, settings: Settings, repeat: int) -> bool:
         """Make one run and store it. A value that has failed is not tried again.
 
         Returns:
@@ -246,7 +254,7 @@ class _Comparison:
                     on_progress=update,
                     should_stop=interrupted,
                 )
-            except (KVCacheTooSmall, OutOfDeviceMemory) as error:
+            except DOES_NOT_FIT as error:
                 self._fail(entry, str(error))
                 if self._num_stored:
                     self._save()

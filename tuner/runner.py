@@ -63,7 +63,7 @@ class Runner:
             stop_when_settled: end the run as soon as its verdict can only be infeasible.
 
         Raises:
-            KVCacheTooSmall, OutOfDeviceMemory: the settings do not fit; nothing was measured.
+            KVCacheTooSmall, SwapSpaceTooSmall, OutOfDeviceMemory: the settings do not fit; nothing was measured.
             KeyboardInterrupt: after what was measured until then was stored; it will be measured anew.
         """
         load = self.lengths.load(rate, seed)

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import KVCacheTooSmall, OutOfDeviceMemory, UserError
+from engine.errors import OutOfDeviceMemory, UserError
 from tuner.confirmation import EXPECTED_RUNS, Confirmation
 from tuner.importance import importance
+from tuner.notices import missed_everywhere
 from tuner.rate_search import FixedRate, RateRace, RateSearch, RateStrategy
-from tuner.runner import Runner, at
+from tuner.runner import Runner
 from tuner.settings import Settings
 from tuner.space import SearchSpace
+from tuner.targets.bundled import DOES_NOT_FIT
 from tuner.trial import Trial, outcome
 
 if TYPE_CHECKING:
@@ -120,8 +122,7 @@ class Tuner:
         if trial.state == "failed":
             raise BaselineFailed(f"the baseline failed, so there is nothing to improve on: {trial.error}")
         if not trial.held:
-            rate = trial.decisive.rate if trial.decisive else None
-            self.display.say(f"the default settings do not meet {self.runner.slo}{at(rate)}; looking for some that do")
+            self.display.say(missed_everywhere(trial, self.runner.slo))
 
     @property
     def _searches_rate(self) -> bool:
@@ -257,7 +258,7 @@ class Tuner:
                     trial.error = f"not valid: {run.distrust}"
                     break
                 strategy.record(rate or 0.0, held=run.held)
-        except (KVCacheTooSmall, OutOfDeviceMemory) as error:
+        except DOES_NOT_FIT as error:
             trial.error = str(error)
             self.display.say(f"{label}: {error}")
         trial.state = "complete" if trial.held else "failed" if trial.error else "infeasible"

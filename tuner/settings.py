@@ -76,9 +76,11 @@ class Settings:
             return plain.canonical()
         return replace(self, **{name: _DEFAULTS[name] for name in NAMES if self.inert_beside(name)})
 
-    def without_admission_limits(self) -> "Settings":
-        """The same engine, turning nobody away."""
-        return replace(self, max_queue_len=0, max_queue_tokens=0, queue_timeout=0.0, max_predicted_wait=0.0)
+    def unrestrained(self) -> "Settings":
+        """The same engine at full work: it turns nobody away, and no batch waits to grow."""
+        return replace(
+            self, max_queue_len=0, max_queue_tokens=0, queue_timeout=0.0, max_predicted_wait=0.0, max_queue_delay=0.0
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As stored in `run.json`."""
@@ -113,7 +115,7 @@ _DEFAULTS = Settings().to_dict()
 
 
 class _Condition(NamedTuple):
-    """What an option needs of those before it in `NAMES` to do anything, and which of them decides."""
+    """What an option needs of others, which need nothing themselves, to do anything; and which of them decides."""
 
     decider: str
     holds: Callable[[Settings], bool]
@@ -121,16 +123,20 @@ class _Condition(NamedTuple):
 
 _CONDITIONS: Mapping[str, _Condition] = {
     # Arrival decides under fcfs, and waiting longer is having arrived earlier, unless some go to the head.
-    "aging": _Condition("policy", lambda s: _has_positions(s) or s.short_first_tokens > 0 or s.retried_first),
+    "aging": _Condition("policy", lambda s: _some_go_ahead(s) or s.preemption_victim == "lowest_priority"),
     "max_queue_delay": _Condition("batching", lambda s: s.batching == "dynamic"),
     "preferred_batch_size": _Condition("batching", lambda s: s.batching == "dynamic"),
     "swap_space": _Condition("preemption_mode", lambda s: s.preemption_mode != "recompute"),
 }
 
 
-def _has_positions(settings: Settings) -> bool:
+DRAW_ORDER = tuple(sorted(NAMES, key=lambda name: name in _CONDITIONS))
+"""All names, each after those that decide whether it acts."""
+
+
+def _some_go_ahead(settings: Settings) -> bool:
     order = ORDERS[settings.policy]
-    return order.by_priority or order.by_size
+    return order.by_priority or order.by_size or settings.short_first_tokens > 0 or settings.retried_first
 
 
 def _seats(settings: Settings) -> int:

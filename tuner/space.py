@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import UserError
 from tuner.catalogue import CATALOGUE
 from tuner.kinds import NumberKind
-from tuner.settings import NAMES, Settings, parse_value, require_known
+from tuner.settings import DRAW_ORDER, Settings, parse_value, require_known
 
 if TYPE_CHECKING:
     import optuna
 
 TUNED = ("gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "chunk_size")
-DEFAULT_QUEUE_DELAY_S = 0.1
 _CHUNKED = "chunked"
+_DECIDERS = ("policy", "short_first_tokens", "retried_first", "preemption_victim", "batching", "preemption_mode")
 _MOST_ANSWERS = 4096
 
 
@@ -51,7 +51,7 @@ class SearchSpace:
     def suggest(self, trial: "optuna.trial.BaseTrial") -> Settings:
         """Draw settings for a trial, in canonical form."""
         settings = self.fixed
-        for name in NAMES:
+        for name in DRAW_ORDER:
             if name in self.dimensions and not settings.inert_beside(name):
                 settings = replace(settings, **{name: self._draw(trial, name)})
         return settings.canonical()
@@ -69,6 +69,15 @@ class SearchSpace:
             value = trial.suggest_int(name, int(dimension.low), int(dimension.high), log=kind.logarithmic)
         else:
             value = trial.suggest_float(name, dimension.low, dimension.high, log=kind.logarithmic)
+        return self._readable(name, value)
+
+    def _readable(self, name: str, value: Any) -> Any:
+        """The value of a range that stands for one that was drawn: a round one, or the user's own."""
+        kind, dimension = CATALOGUE[name].kind, self.dimensions[name]
+        assert isinstance(kind, NumberKind)
+        assert isinstance(dimension, Range)
+        if value == getattr(self.fixed, name):
+            return value
         # The nearest round number may lie just outside of the range.
         return type(value)(min(max(kind.rounded(value), dimension.low), dimension.high))
 
@@ -80,7 +89,7 @@ class SearchSpace:
         """
         from optuna.trial import FixedTrial
 
-        names = [name for name in NAMES if name in self.dimensions]
+        names = [name for name in DRAW_ORDER if name in self.dimensions]
         answers = product(*(self._possible(name, getattr(settings, name)) for name in names))
         for values in islice(answers, _MOST_ANSWERS):
             params = dict(zip(names, values, strict=True))
@@ -98,8 +107,18 @@ class SearchSpace:
             return sorted(dimension.values, key=lambda v: v != value)
         if name == "chunk_size" and value == 0:
             return (0,)
+        if dimension.low <= value <= dimension.high and self._readable(name, value) == value:
+            return (value,)
         # A value that limits nothing is made plainer, and that is the case for the highest before any other.
-        return (value,) if dimension.low <= value <= dimension.high else (dimension.high,)
+        return (dimension.high,)
+
+    def corners(self) -> list[Settings]:
+        """Settings with every combination of the searched values that decide whether other options act."""
+        names = [name for name in _DECIDERS if name in self.dimensions]
+        ends: list[tuple[Any, ...]] = [
+            d.values if isinstance(d := self.dimensions[name], Choices) else (d.low, d.high) for name in names
+        ]
+        return [replace(self.fixed, **dict(zip(names, values, strict=True))) for values in product(*ends)]
 
     def to_dict(self) -> dict[str, list[Any]]:
         """As stored in `study.json`: `[low, high]`, or the list of choices."""
@@ -150,25 +169,13 @@ def with_search(space: SearchSpace, texts: Iterable[str]) -> SearchSpace:
         if not equals or not values:
             raise UserError(f"--search {text!r} is not understood: write {name}=low..high or {name}=a,b,c")
         dimensions[name] = _parse_dimension(space.fixed, name, values)
+    searched = SearchSpace(dimensions, space.fixed)
+    corners = searched.corners()
     for name in dimensions:
-        inert = [settings.inert_beside(name) for settings in _corners(space.fixed, dimensions)]
+        inert = [settings.inert_beside(name) for settings in corners]
         if all(inert):
             raise UserError(f"--search {name}: it does nothing beside {inert[0]}; set or search that too")
-    return SearchSpace(dimensions, space.fixed)
-
-
-def with_queue_delay(settings: Settings, batchings: Iterable[str], given: Iterable[str]) -> Settings:
-    """The settings with a delay where dynamic batching is to be tried and the user gave none.
-
-    Without a delay it would be static batching under another name.
-
-    Args:
-        batchings: the modes to be tried.
-        given: names that the user has set or searches.
-    """
-    if "dynamic" not in batchings or "max_queue_delay" in given:
-        return settings
-    return replace(settings, max_queue_delay=DEFAULT_QUEUE_DELAY_S)
+    return searched
 
 
 def _parse_dimension(fixed: Settings, name: str, values: str) -> Dimension:
@@ -190,15 +197,3 @@ def _parse_dimension(fixed: Settings, name: str, values: str) -> Dimension:
         beside = "no chunking is tried beside it" if name == "chunk_size" else f"to try off too, write {name}=off,a,b"
         raise UserError(f"--search {name}={values!r}: a range starts above 0; {beside}")
     return Range(*ends)
-
-
-_DECIDERS = ("policy", "short_first_tokens", "retried_first", "batching", "preemption_mode")
-
-
-def _corners(fixed: Settings, dimensions: Mapping[str, Dimension]) -> Iterable[Settings]:
-    """Settings with every combination of the searched values that decide whether others act."""
-    names = [name for name in _DECIDERS if name in dimensions]
-    ends: list[tuple[Any, ...]] = [
-        d.values if isinstance(d := dimensions[name], Choices) else (d.low, d.high) for name in names
-    ]
-    return (replace(fixed, **dict(zip(names, values, strict=True))) for values in product(*ends))

@@ -192,7 +192,7 @@ class _Drive:
             inflight.end("refused", now, error=str(refusal))
             self._record(inflight)
         except RequestShed as shed:
-            inflight.end("shed", now, error=str(shed))
+            inflight.shed(now, shed)
             self._retry_or_record(inflight, now, shed.retry_after_s)
         else:
             self._under_way[inflight.request.request_id] = inflight

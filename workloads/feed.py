@@ -3,14 +3,14 @@
 A feed knows nothing of the engine; the driver asks it between two steps.
 """
 
-from collections import deque
+from bisect import insort
 from typing import Protocol
 
 from workloads.plan import RequestPlan, WorkloadPlan
 from workloads.records import Phase
 
-# A request of a closed loop that is turned away ends at once; without a pause its successors would come in an endless
-# burst.
+# A client whose request is turned away is free again at once; without a pause it would send one after the other in an
+# endless burst.
 TURNED_AWAY_PAUSE_NS = 100_000_000
 
 
@@ -70,38 +70,39 @@ class OpenFeed:
 
 
 class ClosedFeed:
-    """A new request as one ends; its scheduled time is that moment."""
+    """A new request as a client gets free; its scheduled time is that moment.
+
+    A client is free as its request ends, or a pause after it was turned away. The others do not wait for it.
+    """
 
     def __init__(self, plan: WorkloadPlan, start_ns: int) -> None:
         self._plan = plan
         self._requests = iter(plan)
         self._start_ns = start_ns
-        self._ends: deque[int] = deque()
-        self._paused_until = start_ns
+        # When each client without a request is free to send the next, in order.
+        self._free_at: list[int] = []
 
     def next_due(self, now: int, under_way: int) -> tuple[RequestPlan, Phase, int] | None:
-        if now < self._paused_until:
+        clients = self._plan.concurrency_at(now - self._start_ns)
+        # Where their number has fallen, those leave that would be the last to send.
+        del self._free_at[max(0, clients - under_way) :]
+        if self._free_at and self._free_at[0] <= now:
+            t_sched = self._free_at.pop(0)
+        elif under_way + len(self._free_at) < clients:
+            t_sched = now
+        else:
             return None
-        if under_way >= self._plan.concurrency_at(now - self._start_ns):
-            # The number under way has fallen: those that ended are not replaced.
-            self._ends.clear()
-            return None
-        t_sched = self._ends.popleft() if self._ends else now
         return next(self._requests), self._plan.phase_at(t_sched - self._start_ns), t_sched
 
     def due_at(self, now: int) -> int:
-        if now < self._paused_until:
-            return self._paused_until
-        return self._start_ns + self._plan.level_ends_at(now - self._start_ns)
+        level_ends_at = self._start_ns + self._plan.level_ends_at(now - self._start_ns)
+        return min(self._free_at[0], level_ends_at) if self._free_at else level_ends_at
 
     def window_is_sent(self, now: int) -> bool:
         return self._plan.phase_at(now - self._start_ns) == "cooldown"
 
     def ended(self, t_end: int, *, turned_away: bool) -> None:
-        if turned_away:
-            self._paused_until = t_end + TURNED_AWAY_PAUSE_NS
-        else:
-            self._ends.append(t_end)
+        insort(self._free_at, t_end + TURNED_AWAY_PAUSE_NS if turned_away else t_end)
 
 
 def make_feed(plan: WorkloadPlan, start_ns: int) -> Feed:

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field, replace
 
+from engine.errors import RequestShed
 from engine.request import FinishReason, Request, RequestEvent, SamplingParams
 from engine.scheduler.plan import TokenEvent
 from workloads.plan import RequestPlan
-from workloads.records import Phase, RequestRecord, Status
+from workloads.records import TURNED_AWAY, Phase, RequestRecord, Status
 from workloads.slo import Slo
 
 
@@ -18,7 +19,7 @@ class InFlight:
         t_send: set as it is handed to the engine for the first time.
         attempts: how often it was sent.
         status: None while it is under way, which it is too while it waits to be sent again.
-        earlier_history: what the engine noted of the attempts before this one.
+        earlier_history: what was noted of the attempts before this one.
     """
 
     plan: RequestPlan
@@ -61,9 +62,18 @@ class InFlight:
             self.chunk_tokens.append(len(event.token_ids))
         if event.finish_reason == FinishReason.QUEUE_TIMEOUT:
             reason = "turned away: not admitted within queue_timeout"
-            self.end("queue_timeout", event.time_ns, finish_reason=str(event.finish_reason), error=reason)
+            self._turn_away("queue_timeout", event.time_ns, "queue_timeout", reason, str(event.finish_reason))
         elif event.finish_reason is not None:
             self.end("ok", event.time_ns, finish_reason=str(event.finish_reason))
+
+    def shed(self, now: int, shed: RequestShed) -> None:
+        """The engine turned it away at the door."""
+        self._turn_away("shed", now, shed.limit, str(shed), None)
+
+    def _turn_away(self, status: Status, t_end: int, limit: str, error: str, finish_reason: str | None) -> None:
+        # The engine's own history ends before its answer does, and says nothing of a request that it never queued.
+        self.request.history.append(RequestEvent(t_end, TURNED_AWAY, 0, detail=limit))
+        self.end(status, t_end, finish_reason=finish_reason, error=error)
 
     def end(self, status: Status, t_end: int, *, finish_reason: str | None = None, error: str | None = None) -> None:
         """It left the engine, or never came in."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.trace import IterationRecord
-from workloads.records import RequestRecord
+from workloads.records import TURNED_AWAY, RequestRecord
 from workloads.waits import Waits, wait_times
 
 if TYPE_CHECKING:
@@ -77,15 +77,26 @@ def queue_ns(record: RequestRecord) -> int | None:
     return None if record.t_admit is None else record.t_admit - record.t_sched
 
 
-def _one_value(metric: Callable[[RequestRecord], float | None]) -> Callable[[RequestRecord], Sample]:
-    def sample(record: RequestRecord) -> Sample:
-        value = metric(record) if record.status == "ok" else None
-        return Sample((), missing=1) if value is None else Sample((value,))
+def _known_at_the_end(metric: Callable[[RequestRecord], float | None]) -> Callable[[RequestRecord], Sample]:
+    return lambda record: _sample_of(metric(record) if record.status == "ok" else None)
 
-    return sample
+
+def _known_before_the_end(metric: Callable[[RequestRecord], float | None]) -> Callable[[RequestRecord], Sample]:
+    return lambda record: _sample_of(metric(record) if record.status in ("ok", "unfinished") else None)
+
+
+def _sample_of(value: float | None) -> Sample:
+    return Sample((), missing=1) if value is None else Sample((value,))
+
+
+def _was_being_answered(record: RequestRecord) -> bool:
+    """The run was stopped while the request's tokens came."""
+    return record.status == "unfinished" and record.t_first is not None
 
 
 def _tpot_sample(record: RequestRecord) -> Sample:
+    if _was_being_answered(record):
+        return Sample(())
     if record.status != "ok":
         return Sample((), missing=1)
     value = tpot_ns(record)
@@ -93,20 +104,23 @@ def _tpot_sample(record: RequestRecord) -> Sample:
 
 
 def _itl_sample(record: RequestRecord) -> Sample:
-    if record.status == "ok":
+    if record.status == "ok" or _was_being_answered(record):
         return Sample(itl_ns(record))
     return Sample(itl_ns(record), missing=max(1, record.max_tokens - record.output_tokens))
 
 
 SAMPLES: dict[str, Callable[[RequestRecord], Sample]] = {
-    "ttft": _one_value(ttft_ns),
+    "ttft": _known_before_the_end(ttft_ns),
     "tpot": _tpot_sample,
     "itl": _itl_sample,
-    "e2e": _one_value(e2e_ns),
-    "queue": _one_value(queue_ns),
+    "e2e": _known_at_the_end(e2e_ns),
+    "queue": _known_before_the_end(queue_ns),
 }
 """Metric name to what a request contributes. A request that did not end well is missing in every metric; one that
-ended well with all its tokens in one chunk has no TPOT and no ITL, and is no miss for them."""
+ended well with all its tokens in one chunk has no TPOT and no ITL, and is no miss for them.
+
+Of a request whose answer was cut short by the stop of the run, what was known by then counts (TTFT, queue time and the
+gaps so far), and a TPOT that it had yet to get does not. Its E2E is missing: it may have been too long already."""
 
 # `vllm bench serve` writes `e2el` in its result keys.
 _SUMMARY_NAMES = {"e2e": "e2el"}
@@ -159,10 +173,8 @@ def summarize(
         "total_token_throughput": per_second(input_tokens + output_tokens),
         "output_token_goodput": per_second(None if good is None else sum(r.output_tokens for r in good)),
         "good_requests": None if good is None else len(good),
-        "num_shed": sum(r.status == "shed" for r in scheduled),
-        "num_queue_timeouts": sum(r.status == "queue_timeout" for r in scheduled),
-        "num_timeouts": sum(r.status == "timeout" for r in scheduled),
         "num_unfinished": sum(r.status == "unfinished" for r in scheduled),
+        **_admission_figures(scheduled),
     }
     summary |= _latencies_ms(completed, SAMPLES) | _engine_figures(iterations, window)
     return summary | (wait_times(scheduled, iterations) if waits is None else waits).summary()
@@ -203,15 +215,28 @@ def _class_numbers(scheduled: Sequence[RequestRecord], window: Window, slo: "Slo
         "requests": len(scheduled),
         "completed": len(completed),
         "good_requests": None if slo is None else sum(slo.is_good(r) for r in completed),
-        "num_shed": sum(r.status == "shed" for r in scheduled),
-        "num_queue_timeouts": sum(r.status == "queue_timeout" for r in scheduled),
-        "num_timeouts": sum(r.status == "timeout" for r in scheduled),
+        **_admission_figures(scheduled),
         "preemptions": sum(r.preemptions for r in scheduled),
         "preemptions_swap": sum(r.preemptions_swap for r in scheduled),
         "recomputed_tokens": recomputed_tokens,
         "recomputed_share": _ratio(recomputed_tokens, sum(_computed_tokens(r) for r in scheduled)),
         "output_throughput": output_tokens / window.duration_s if window.duration_s > 0 else None,
     } | _latencies_ms(completed, _CLASS_METRICS)
+
+
+def _admission_figures(scheduled: Sequence[RequestRecord]) -> dict[str, Any]:
+    """Who was not served, and for how long requests were kept waiting, whatever became of them."""
+    waits_ns = [
+        until - r.t_sched for r in scheduled if (until := r.t_end if r.t_admit is None else r.t_admit) is not None
+    ]
+    return {
+        "num_shed": sum(r.status == "shed" for r in scheduled),
+        "num_queue_timeouts": sum(r.status == "queue_timeout" for r in scheduled),
+        "num_timeouts": sum(r.status == "timeout" for r in scheduled),
+        "num_turned_away": sum(event.kind == TURNED_AWAY for r in scheduled for event in r.history),
+        "num_retries": sum(r.attempts - 1 for r in scheduled),
+        "max_wait_ms": max(waits_ns) / NS_PER_MS if waits_ns else None,
+    }
 
 
 def _computed_tokens(record: RequestRecord) -> int:

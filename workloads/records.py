@@ -26,6 +26,10 @@ RUN_FILE = "run.json"
 REQUESTS_FILE = "requests.parquet"
 ITERATIONS_FILE = "iterations.parquet"
 
+TURNED_AWAY = "turned_away"
+"""Kind of the event in a history that the driver adds to those of the engine: a try ended without service. Its detail
+is the option that says so."""
+
 Phase = Literal["warmup", "window", "cooldown"]
 Status = Literal["ok", "refused", "shed", "queue_timeout", "timeout", "failed", "unfinished"]
 
@@ -40,7 +44,7 @@ class RequestRecord:
         status: `ok`, `refused` (can never fit), `shed` (turned away on arrival), `queue_timeout` (turned away after
             waiting too long for admission), `timeout` (did not end before the drain timeout), `failed` (see `error`)
             or `unfinished` (the run was stopped early, or the request is cooldown load that outlived the window).
-        finish_reason: `length`, `stop` or `abort` as the engine gave it; None when it never ended.
+        finish_reason: `length`, `stop`, `abort` or `queue_timeout` as the engine gave it; None where it gave none.
         t_sched: when the workload says it arrives. TTFT and E2E count from here.
         t_send: when it was handed to the engine, for the first time; None when it never was.
         t_admit: first admission by the scheduler.
@@ -54,7 +58,8 @@ class RequestRecord:
         priority, class_name: of its class in the workload; a workload without classes has one, named `all`.
         attempts: how often it was sent, 1 unless it was turned away and sent again.
         chunk_times, chunk_tokens: one entry per chunk of tokens the client received.
-        history: the engine's events of this request, in all its attempts.
+        history: the engine's events of this request, in all its attempts, and `turned_away` at the end of each that
+            was in vain.
         good: every per-request bound of the SLO holds; None without an SLO.
     """
 

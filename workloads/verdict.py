@@ -98,6 +98,8 @@ def holds(bound: Bound, record: RequestRecord) -> bool:
 def judge_bound(bound: Bound, records: Sequence[RequestRecord]) -> BoundVerdict:
     """Judge one bound by the requests scheduled in the window; those that did not end well are misses.
 
+    Of those that the stop of the run cut short, what was known by then counts (see `workloads.metrics.SAMPLES`).
+
     - `pNN`: the share of requests within the bound; of all their gaps for ITL, which count by request (the gaps of
       one request are no independent evidence).
     - `max`: the window itself is judged, not what lies behind it: no sample shows that the largest value ever to come

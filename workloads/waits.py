@@ -1,26 +1,31 @@
 """How long requests waited, and for what. `docs/records.md` says what the causes mean.
 
-A request waits from its scheduled arrival to its first admission, and from each preemption to its return. Between two
-steps nothing changes, so the cause that a step left behind holds until the next one begins. With the time of each
-cause summed up along the steps, a wait costs two look-ups, however many steps it spans.
+A request waits from its scheduled arrival to its first admission, and from each preemption to its return. Part of the
+former may be its client's own time: from being turned away to being sent again.
+
+Between two steps nothing changes, so the cause that a step left behind holds until the next one begins. With the time
+of each cause summed up along the steps, a wait costs two look-ups, however many steps it spans.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from engine.scheduler.plan import WaitCause
 from engine.trace import IterationRecord
-from workloads.records import RequestRecord
+from workloads.records import TURNED_AWAY, RequestRecord
 
 if TYPE_CHECKING:
     import numpy as np
 
-WAIT_CAUSES = ("step", "seats", "budget", "blocks", "behind_head", "batch")
+WAIT_CAUSES = ("step", "seats", "budget", "blocks", "behind_head", "batch", "retry")
 """What a request waits for: the end of the step under way, a seat, token budget, blocks, the request at the head of
-the queue that lacks blocks, or a batch."""
+the queue that lacks blocks, a batch, or its client to send it again."""
 
-_STEP, _BLOCKS, _BEHIND_HEAD, _BATCH = (WAIT_CAUSES.index(name) for name in ("step", "blocks", "behind_head", "batch"))
+_STEP, _BLOCKS, _BEHIND_HEAD, _BATCH, _RETRY = (
+    WAIT_CAUSES.index(name) for name in ("step", "blocks", "behind_head", "batch", "retry")
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +69,8 @@ def wait_times(requests: Sequence[RequestRecord], iterations: Sequence[Iteration
     """How long each request waited by cause.
 
     A wait that never ended counts to the end of the request. What lies before a request was sent, or before the first
-    step that began after that, is `step`; but where no step was under way because a batch grew, it is `batch`.
+    step that began after that, is `step`; but where no step was under way because a batch grew, it is `batch`. The
+    same holds for each time it was sent again; what lies between two tries is `retry`.
 
     Args:
         requests: in any order, with their history.
@@ -84,19 +90,17 @@ def wait_times(requests: Sequence[RequestRecord], iterations: Sequence[Iteration
     of_spans[:, _STEP] += unseen_from - begin
     of_spans[np.arange(len(spans)), first_cause] += caused_from - unseen_from
     np.add.at(by_cause, owner, of_spans)
+    by_cause[:, _RETRY] = [_between_tries_ns(r) for r in requests]
     after_preemption = np.zeros(len(requests), np.int64)
     np.add.at(after_preemption, owner, (end - begin) * is_return)
     return Waits(by_cause, after_preemption)
 
 
 def _spans(number: int, record: RequestRecord) -> Iterator[tuple[int, int, int, int, bool, int]]:
-    """A request's waits: its number, begin, time of sending, end, whether it waited to return, and the cause until the
-    first step after it was sent."""
-    first_end = record.t_end if record.t_admit is None else record.t_admit
-    if first_end is not None:
-        sent = first_end if record.t_send is None else record.t_send
-        first_cause = _BATCH if record.history and record.history[0].detail == "batch" else _STEP
-        yield number, record.t_sched, sent, max(first_end, record.t_sched), False, first_cause
+    """A request's waits for the engine: its number, begin, time of sending, end, whether it waited to return, and the
+    cause until the first step after it was sent."""
+    for begin, sent, end, first_cause in _tries(record):
+        yield number, begin, sent, end, False, first_cause
     preempted_at = None
     for event in record.history:
         if event.kind == "preempted":
@@ -106,6 +110,34 @@ def _spans(number: int, record: RequestRecord) -> Iterator[tuple[int, int, int, 
             preempted_at = None
     if preempted_at is not None and record.t_end is not None:
         yield number, preempted_at, preempted_at, max(record.t_end, preempted_at), True, _STEP
+
+
+def _tries(record: RequestRecord) -> Iterator[tuple[int, int, int, int]]:
+    """Its waits for the first admission: begin, time of sending, end, and the cause until the first step after that."""
+    begin, sent, first_cause = record.t_sched, record.t_send, _STEP
+    is_away = False
+    for event in record.history:
+        if event.kind == "queued":
+            begin, sent = (event.time_ns, event.time_ns) if is_away else (begin, sent)
+            first_cause = _BATCH if event.detail == "batch" else _STEP
+            is_away = False
+        elif event.kind == TURNED_AWAY:
+            # One that is turned away at the door once more has not waited for the engine again.
+            if not is_away:
+                yield begin, event.time_ns if sent is None else sent, event.time_ns, first_cause
+            is_away = True
+    end = record.t_end if record.t_admit is None else record.t_admit
+    if end is not None and not is_away:
+        yield begin, end if sent is None else sent, max(end, begin), first_cause
+
+
+def _between_tries_ns(record: RequestRecord) -> int:
+    """From each time it was turned away to the next sending, or to its end when that came first."""
+    history = record.history
+    waited_ns = sum(after.time_ns - event.time_ns for event, after in pairwise(history) if event.kind == TURNED_AWAY)
+    if history and history[-1].kind == TURNED_AWAY and record.t_end is not None:
+        waited_ns += record.t_end - history[-1].time_ns
+    return waited_ns
 
 
 class _Timeline:

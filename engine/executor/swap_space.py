@@ -69,23 +69,31 @@ class SwapSpace:
     def copy_out(self, kv: KVTensors, pairs: Iterable[tuple[int, int]]) -> None:
         """Copy blocks of the cache to host memory: pairs of (block, host block), no host block twice."""
         for piece in self._pieces((host, block) for block, host in pairs):
-            hosts, index = self._locate(kv, piece)
-            shape = (len(piece), self._blocks.shape[2], self._blocks.shape[3])
-            gathered = [_rows(part).index_select(0, index).view(shape) for part in (kv.keys, kv.values)]
-            staging = torch.stack(gathered, dim=1)
-            for where, run in _runs(hosts):
-                self._blocks[run].copy_(staging[where], non_blocking=True)
+            self._copy_piece_out(kv, piece)
 
     def copy_in(self, kv: KVTensors, pairs: Iterable[tuple[int, int]]) -> None:
         """Copy blocks back from host memory: pairs of (host block, block), no block twice."""
         for piece in self._pieces(pairs):
-            hosts, index = self._locate(kv, piece)
-            shape = (len(piece), *self._blocks.shape[1:])
-            staging = torch.empty(shape, dtype=self._blocks.dtype, device=kv.keys.device)
-            for where, run in _runs(hosts):
-                staging[where].copy_(self._blocks[run], non_blocking=True)
-            for side, part in enumerate((kv.keys, kv.values)):
-                _rows(part).index_copy_(0, index, staging[:, side].reshape(len(index), -1))
+            self._copy_piece_in(kv, piece)
+
+    # A piece's staging memory is given back as its function returns, before the next piece takes any.
+
+    def _copy_piece_out(self, kv: KVTensors, piece: Sequence[tuple[int, int]]) -> None:
+        hosts, index = self._locate(kv, piece)
+        shape = (len(piece), self._blocks.shape[2], self._blocks.shape[3])
+        gathered = [_rows(part).index_select(0, index).view(shape) for part in (kv.keys, kv.values)]
+        staging = torch.stack(gathered, dim=1)
+        for where, run in _runs(hosts):
+            self._blocks[run].copy_(staging[where], non_blocking=True)
+
+    def _copy_piece_in(self, kv: KVTensors, piece: Sequence[tuple[int, int]]) -> None:
+        hosts, index = self._locate(kv, piece)
+        shape = (len(piece), *self._blocks.shape[1:])
+        staging = torch.empty(shape, dtype=self._blocks.dtype, device=kv.keys.device)
+        for where, run in _runs(hosts):
+            staging[where].copy_(self._blocks[run], non_blocking=True)
+        for side, part in enumerate((kv.keys, kv.values)):
+            _rows(part).index_copy_(0, index, staging[:, side].reshape(len(index), -1))
 
     def _pieces(self, pairs: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
         """Pairs of (host block, block), cut by size. In the order of the host blocks, which makes for long runs."""
@@ -188,9 +196,9 @@ def _pin(memory: torch.Tensor, device: torch.device) -> None:
 
 def _unpin(memory: torch.Tensor, device: torch.device) -> None:
     # Copies may still be under way. A device that has failed has none, and says so by raising.
-    with suppress(RuntimeError):
-        torch.cuda.synchronize(device)
-    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+    with suppress(RuntimeError), torch.cuda.device(device):
+        torch.cuda.synchronize()
+        torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
 
 
 def _seconds(action: Callable[[], None], device: torch.device) -> float:

@@ -1,10 +1,10 @@
 """Who is let in to wait, and for how long: a queue without limits turns a burst into a delay for everybody after it."""
 
-from collections import deque
+from collections import OrderedDict
 
 from engine.config import SchedulerConfig
 from engine.errors import RequestRefused, RequestShed
-from engine.request import Request, RequestStatus
+from engine.request import Request
 from engine.scheduler.waiting_queue import ORDERS
 
 # How fast the memory of past admissions fades.
@@ -37,7 +37,8 @@ class ServiceRate:
     """
 
     def __init__(self) -> None:
-        self._tokens = 0.0
+        self._faded_tokens = 0.0
+        self._faded_seconds = 0.0
         self._seconds = 0.0
         self._last_ns: int | None = None
 
@@ -46,55 +47,70 @@ class ServiceRate:
 
         Args:
             admitted_tokens: prompt tokens of the requests admitted for the first time in this step.
-            was_backlogged: the step before had left requests waiting.
+            was_backlogged: the step before had left requests waiting, and some of them still did.
         """
         if was_backlogged and self._last_ns is not None:
             seconds = (now_ns - self._last_ns) / 1e9
             fade = 0.5 ** (seconds / HALF_LIFE_S)
-            self._tokens = self._tokens * fade + admitted_tokens
-            self._seconds = self._seconds * fade + seconds
+            self._faded_tokens = self._faded_tokens * fade + admitted_tokens
+            self._faded_seconds = self._faded_seconds * fade + seconds
+            self._seconds += seconds
         self._last_ns = now_ns
 
     def wait_s(self, tokens_ahead: int) -> float:
         """How long a request with so many prompt tokens before it will wait, in seconds."""
         if not tokens_ahead:
             return 0.0
-        # While none has been admitted from the queue, it will last at least as long as it has lasted.
-        return tokens_ahead * self._seconds / self._tokens if self._tokens else self._seconds
+        if self._faded_tokens:
+            return tokens_ahead * self._faded_seconds / self._faded_tokens
+        # Nobody was ever admitted from the queue: it will last at least as long as it has lasted.
+        return self._seconds
 
 
 class Admission:
     """Counts the requests that wait for their first admission, and turns away those that would be too many.
 
-    A request that was preempted waits too, but it is in: it counts for no limit.
+    Those that the next step can seat are let in without counting. A request that was preempted waits too, but it is
+    in: it counts for no limit.
+
+    Args:
+        config: the limits.
+        room: requests and prompt tokens that the first step can take.
     """
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, room: tuple[int, int]) -> None:
         self._config = config
         self._by_priority = ORDERS[config.policy].by_priority
         self._timeout_ns = round(config.queue_timeout * 1e9)
-        self._num_queued = 0
-        self._queued_tokens: dict[int, int] = {}
-        # By time of queueing; those that no longer wait are dropped when they come up.
-        self._in_order: deque[Request] = deque()
-        self._rate = ServiceRate()
+        # By time of queueing. A plain dict would be slow to find its first entry after many that are gone.
+        self._newcomers: OrderedDict[str, Request] = OrderedDict()
+        # Those of them that the next step can seat.
+        self._expected: dict[str, Request] = {}
+        self._num_counted = 0
+        self._counted_tokens: dict[int, int] = {}
+        self._seats_left, self._tokens_left = room
         self._admitted_tokens = 0
+        self._rate = ServiceRate()
 
-    def check(self, request: Request, free_seats: int) -> None:
+    @property
+    def num_newcomers(self) -> int:
+        """Requests that wait for their first admission."""
+        return len(self._newcomers)
+
+    def check(self, request: Request) -> None:
         """Let a request in, or not.
-
-        Args:
-            free_seats: seats that the next step can fill: those who will take them do not count as waiting.
 
         Raises:
             RequestShed: with the limit that turns it away.
         """
-        config, waiting = self._config, max(0, self._num_queued - free_seats)
+        if self._seats_left > 0 and self._tokens_left > 0:
+            return
+        config, waiting = self._config, self._num_counted
         if config.max_queue_len and waiting >= config.max_queue_len:
             text = f"{waiting} requests wait already, max_queue_len={config.max_queue_len}"
             self._shed(request, "max_queue_len", text)
         if config.max_queue_tokens and waiting:
-            tokens = sum(self._queued_tokens.values())
+            tokens = sum(self._counted_tokens.values())
             if tokens + request.num_prompt_tokens > config.max_queue_tokens:
                 text = f"{tokens} prompt tokens wait already, max_queue_tokens={config.max_queue_tokens}"
                 self._shed(request, "max_queue_tokens", text)
@@ -117,40 +133,55 @@ class Admission:
         """
         ahead = sum(
             tokens
-            for priority, tokens in self._queued_tokens.items()
+            for priority, tokens in self._counted_tokens.items()
             if not self._by_priority or priority <= request.priority
         )
         return self._rate.wait_s(ahead)
 
     def queued(self, request: Request) -> None:
         """A request was let in and waits."""
-        self._num_queued += 1
-        self._queued_tokens[request.priority] = self._queued_tokens.get(request.priority, 0) + request.num_prompt_tokens
-        self._in_order.append(request)
+        self._newcomers[request.request_id] = request
+        if self._seats_left > 0 and self._tokens_left > 0:
+            self._expected[request.request_id] = request
+            self._seats_left -= 1
+            self._tokens_left -= request.num_prompt_tokens
+        else:
+            self._count(request, 1)
+
+    def _count(self, request: Request, change: int) -> None:
+        self._num_counted += change
+        tokens = self._counted_tokens.get(request.priority, 0) + change * request.num_prompt_tokens
+        self._counted_tokens[request.priority] = tokens
+        if not tokens:
+            del self._counted_tokens[request.priority]
 
     def admitted(self, request: Request) -> None:
-        """A request runs for the first time; its status says so already."""
+        """A request runs for the first time."""
         self._admitted_tokens += request.num_prompt_tokens
         self.left(request)
 
     def left(self, request: Request) -> None:
-        """A request no longer waits for its first admission; its status says so already."""
-        self._num_queued -= 1
-        self._queued_tokens[request.priority] -= request.num_prompt_tokens
-        if not self._queued_tokens[request.priority]:
-            del self._queued_tokens[request.priority]
-        while self._in_order and self._in_order[0].status is not RequestStatus.WAITING:
-            self._in_order.popleft()
+        """A request no longer waits for its first admission."""
+        del self._newcomers[request.request_id]
+        if self._expected.pop(request.request_id, None) is None:
+            self._count(request, -1)
 
-    def observe(self, now_ns: int, *, was_backlogged: bool) -> None:
-        """A step has admitted all it could; see `ServiceRate.observe`."""
+    def step_planned(self, now_ns: int, *, was_backlogged: bool) -> None:
+        """A step has admitted all it could: whoever is left counts from now on. See `ServiceRate.observe`."""
         self._rate.observe(now_ns, self._admitted_tokens, was_backlogged=was_backlogged)
         self._admitted_tokens = 0
+        for request in self._expected.values():
+            self._count(request, 1)
+        self._expected.clear()
+
+    def step_done(self, room: tuple[int, int]) -> None:
+        """What the next step can take: requests, and prompt tokens."""
+        self._seats_left, self._tokens_left = room
 
     @property
     def oldest_ns(self) -> int | None:
         """When the request that has waited longest for its first admission was queued."""
-        return self._in_order[0].history[0].time_ns if self._in_order else None
+        return next(iter(self._newcomers.values())).history[0].time_ns if self._newcomers else None
 
     @property
     def next_timeout_ns(self) -> int | None:
@@ -161,4 +192,6 @@ class Admission:
     def next_expired(self, now_ns: int) -> Request | None:
         """A request that has waited too long, or None."""
         expires_ns = self.next_timeout_ns
-        return self._in_order[0] if expires_ns is not None and expires_ns <= now_ns else None
+        if expires_ns is None or expires_ns > now_ns:
+            return None
+        return next(iter(self._newcomers.values()))

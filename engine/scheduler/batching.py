@@ -39,9 +39,9 @@ class Batching(ABC):
             is_ready: `ready_at_ns` has come.
         """
 
-    def takes_newcomers(self, running: list[Request]) -> bool:
-        """Whether a request that arrives now may be admitted at the next step."""
-        return not running
+    @abstractmethod
+    def room(self, running: list[Request]) -> tuple[int, int]:
+        """Requests and prompt tokens that the next step can take from an empty queue, blocks left aside."""
 
     @property
     def may_admit(self) -> bool:
@@ -58,7 +58,7 @@ class Batching(ABC):
         """Until when a batch may still grow, with nothing running; None when it need not.
 
         Args:
-            oldest_ns: when the request that has waited longest was queued; None when all have run before.
+            oldest_ns: when the request that has waited longest was queued; None when one waits that has run before.
         """
         return None
 
@@ -71,14 +71,15 @@ class Continuous(Batching):
     ) -> Phase | None:
         return None
 
-    def takes_newcomers(self, running: list[Request]) -> bool:
-        return True
+    def room(self, running: list[Request]) -> tuple[int, int]:
+        return self.config.max_num_seqs - len(running), self.config.max_num_batched_tokens - len(running)
 
 
 class Static(Batching):
-    """A batch is formed of those that wait when the last one has left. Its prompts come first, in as many steps as the
-    budget makes of them; then it decodes, and a request that ends leaves its seat empty. A preempted member comes back
-    into the batch when it was swapped out, and into the next one when not.
+    """A batch has as many members as wait when the last one has left, and no more than seats. Their prompts come first,
+    in as many steps as the budget makes of them and in the policy's order; then they decode, and a request that ends
+    leaves its seat empty. A preempted member comes back into the batch when it was swapped out, and into the next one
+    when not.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -100,6 +101,11 @@ class Static(Batching):
 
     def _batch_size(self, num_waiting: int) -> int:
         return min(num_waiting, self.config.max_num_seqs)
+
+    def room(self, running: list[Request]) -> tuple[int, int]:
+        # All of a batch is let in when it is formed, however many steps its prompts take.
+        seats = 0 if running else self._batch_size(self.config.max_num_seqs)
+        return seats, seats * self.config.max_num_batched_tokens
 
     @property
     def may_admit(self) -> bool:

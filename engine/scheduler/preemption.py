@@ -6,37 +6,51 @@ from engine.config import PreemptionVictim, SchedulerConfig
 from engine.kv_cache.manager import KVCacheManager
 from engine.request import Request, RequestEvent, RequestStatus
 from engine.scheduler.plan import StepPlan
-from engine.scheduler.waiting_queue import ORDERS
+from engine.scheduler.waiting_queue import ORDERS, aged_priority
 from engine.scheduler.waiting_room import WaitingRoom
 
 VictimChoice = Callable[[Sequence[Request]], Request]
 
-VICTIMS: dict[PreemptionVictim, VictimChoice] = {
-    "last": lambda running: running[-1],
-    # Of equals the one admitted last, so that the others are sure to get on.
-    "fewest_tokens": lambda running: min(reversed(running), key=lambda r: r.num_computed_tokens),
-    "lowest_priority": lambda running: max(running, key=lambda r: (r.priority, r.sequence_number)),
-}
-"""Choice to function of the running requests in order of admission; a new one is one function and one name here."""
 
-# A step counts as a measurement of prefill when it was mostly that.
-_PREFILL_SHARE = 0.5
-# Weight of a token of the past when another is taken in.
-_FADE = 0.99999
+def _last(config: SchedulerConfig) -> VictimChoice:
+    return lambda running: running[-1]
+
+
+def _fewest_tokens(config: SchedulerConfig) -> VictimChoice:
+    # Of equals the one admitted last, so that the others are sure to get on.
+    return lambda running: min(reversed(running), key=lambda r: r.num_computed_tokens)
+
+
+def _lowest_priority(config: SchedulerConfig) -> VictimChoice:
+    # Aged like the queue: who has waited long enough to be admitted must not lose its place to those it overtook.
+    return lambda running: max(running, key=lambda r: (aged_priority(r, config), r.sequence_number))
+
+
+VICTIMS: dict[PreemptionVictim, Callable[[SchedulerConfig], VictimChoice]] = {
+    "last": _last,
+    "fewest_tokens": _fewest_tokens,
+    "lowest_priority": _lowest_priority,
+}
+"""Name to the choice among the running requests, in order of admission; a new one is a function and a name here."""
+
+# Weight of a step of the past when another is taken in.
+_FADE = 0.999
 
 
 def victim_choice(config: SchedulerConfig) -> VictimChoice:
     """The configured choice; `auto` follows the policy, as in vLLM."""
-    if config.preemption_victim != "auto":
-        return VICTIMS[config.preemption_victim]
-    return VICTIMS["lowest_priority" if ORDERS[config.policy].by_priority else "last"]
+    automatic: PreemptionVictim = "lowest_priority" if ORDERS[config.policy].by_priority else "last"
+    name = automatic if config.preemption_victim == "auto" else config.preemption_victim
+    return VICTIMS[name](config)
 
 
 class PreemptionCost:
     """Predicts what a preemption costs, either way.
 
-    Swapping moves the victim's blocks out and in again over the host's link; recomputing runs its tokens through
-    prefill once more. A prefix that would still be found in the cache is not counted on.
+    Swapping moves the victim's blocks out and in again over the host's link. Recomputing runs its tokens through
+    prefill once more, beside whatever else runs then: what counts is how much longer a step gets with each of them,
+    the slope of a line through the steps' durations over their prefill tokens (least squares, the past fading). That
+    a prefix may still be found in the cache is not counted on.
 
     Args:
         bytes_per_block: of the KV cache.
@@ -46,19 +60,17 @@ class PreemptionCost:
     def __init__(self, bytes_per_block: int, link_bytes_per_s: float | None) -> None:
         self._bytes_per_block = bytes_per_block
         self._link_bytes_per_s = link_bytes_per_s
-        self._prefill_tokens = 0.0
-        self._prefill_ns = 0.0
+        # Faded sums over steps: 1, tokens, seconds, tokens squared, tokens times seconds.
+        self._sums = [0.0] * 5
 
     def observe(self, plan: StepPlan, duration_ns: int) -> None:
         """Take in how long a step took."""
-        if not self._link_bytes_per_s:
+        if not self._link_bytes_per_s or not plan.scheduled or plan.swap_out or plan.swap_in:
             return
-        tokens = sum(s.num_tokens for s in plan.scheduled if not s.is_decode)
-        if not tokens or tokens < _PREFILL_SHARE * plan.num_tokens or plan.swap_out or plan.swap_in:
-            return
-        fade = _FADE**tokens
-        self._prefill_tokens = self._prefill_tokens * fade + tokens
-        self._prefill_ns = self._prefill_ns * fade + duration_ns
+        tokens = float(sum(s.num_tokens for s in plan.scheduled if not s.is_decode))
+        seconds = duration_ns / 1e9
+        seen = (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
+        self._sums = [_FADE * total + value for total, value in zip(self._sums, seen, strict=True)]
 
     def swap_s(self, num_blocks: int) -> float | None:
         """Seconds to move so many blocks out and back in; None when unknown."""
@@ -67,8 +79,12 @@ class PreemptionCost:
         return 2 * num_blocks * self._bytes_per_block / self._link_bytes_per_s
 
     def recompute_s(self, num_tokens: int) -> float | None:
-        """Seconds to prefill so many tokens; None before any prefill was seen."""
-        return num_tokens * self._prefill_ns / self._prefill_tokens / 1e9 if self._prefill_tokens else None
+        """Seconds that prefilling so many tokens adds; None before steps of different prefill were seen."""
+        steps, tokens, seconds, squares, products = self._sums
+        spread = steps * squares - tokens * tokens
+        if spread <= 1e-9 * steps * squares:
+            return None
+        return max(0.0, num_tokens * (steps * products - tokens * seconds) / spread)
 
     def swap_is_cheaper(self, num_tokens: int, num_blocks: int) -> bool:
         """Whether to swap a victim with so many computed tokens. What cannot be predicted is not swapped."""
@@ -114,7 +130,7 @@ class Preemption:
         victim.history.append(RequestEvent(plan.time_ns, "preempted", computed, blocks, detail))
 
     def _should_swap(self, victim: Request) -> bool:
+        if self._mode != "auto":
+            return self._mode == "swap"
         computed = victim.num_computed_tokens
-        if self._mode == "recompute" or not computed:
-            return False
-        return self._mode == "swap" or self._cost.swap_is_cheaper(computed, self._kv.blocks_for(computed))
+        return self._cost.swap_is_cheaper(computed, self._kv.blocks_for(computed))

@@ -48,10 +48,10 @@ class Scheduler:
         self.config = config
         self.kv = kv
         self.running: list[Request] = []
-        self.room = WaitingRoom(config, max_model_len)
+        self._batching = BATCHING[config.batching](config)
+        self.room = WaitingRoom(config, max_model_len, self._batching.room([]))
         self.preemption_cost = preemption_cost or PreemptionCost(0, None)
         self._requests: dict[str, Request] = {}
-        self._batching = BATCHING[config.batching](config)
         self._preemption = Preemption(config, kv, self.room, self.preemption_cost)
         self._clock = clock
         self._max_model_len = max_model_len
@@ -71,7 +71,8 @@ class Scheduler:
         room = self.room
         if self.running or room.swapped or not room.waiting:
             return None
-        ready_ns = self._batching.ready_at_ns(len(room.waiting), room.admission.oldest_ns)
+        all_are_new = len(room.waiting) == room.admission.num_newcomers
+        ready_ns = self._batching.ready_at_ns(len(room.waiting), room.admission.oldest_ns if all_are_new else None)
         if ready_ns is None or ready_ns <= self._clock.now_ns():
             return None
         timeout_ns = room.admission.next_timeout_ns
@@ -90,8 +91,7 @@ class Scheduler:
         require_fit(request, self._max_model_len, self.kv.pool.num_blocks * self.kv.block_size)
         if request.request_id in self._requests:
             raise UserError(f"request_id={request.request_id!r} belongs to a request that has not ended yet")
-        may_join = not self._is_backlogged and self._batching.takes_newcomers(self.running)
-        self.room.admission.check(request, self.config.max_num_seqs - len(self.running) if may_join else 0)
+        self.room.admission.check(request)
         now_ns = self._clock.now_ns()
         if request.arrival_ns is None:
             request.arrival_ns = now_ns
@@ -138,6 +138,7 @@ class Scheduler:
         budget = self._schedule_running(plan, phase)
         # A step that had to take blocks away has none to give to newcomers.
         cause = WaitCause.BLOCKS if plan.preempted else self._admit(plan, phase, budget)
+        room.admission.step_planned(plan.time_ns, was_backlogged=self._is_backlogged)
         if not plan.scheduled and self.running:
             # No room for the rest of the batch: those that are in go on without it.
             self._batching.close()
@@ -213,7 +214,6 @@ class Scheduler:
                 self._batching.close()
                 break
             budget -= plan.scheduled[-1].num_tokens
-        self.room.admission.observe(plan.time_ns, was_backlogged=self._is_backlogged)
         return cause
 
     def _obstacle(self, head: Request, phase: Phase | None, budget: int) -> WaitCause | None:
@@ -288,6 +288,7 @@ class Scheduler:
             events.append(TokenEvent(request.request_id, (token,), now_ns, reason))
         if ended:
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
+        self.room.admission.step_done((0, 0) if self._is_backlogged else self._batching.room(self.running))
         return events
 
     def _end(self, request: Request, reason: FinishReason) -> None:
@@ -298,6 +299,10 @@ class Scheduler:
         )
         request.history.append(event)
         del self._requests[request.request_id]
+        if not self._requests:
+            # What follows is no longer the time of a backlog, and whoever comes finds all seats free.
+            self._is_backlogged = False
+            self.room.admission.step_done(self._batching.room([]))
 
     def check_integrity(self) -> None:
         """Check the invariants, those of the pools included. For tests and debugging.

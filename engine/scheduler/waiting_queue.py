@@ -4,13 +4,18 @@ A request's key is fixed when it is queued, so nothing is ever sorted again, how
 
     key = class + place within the class + arrival / aging
 
-Class and place make a position: whole numbers are classes, the place lies in [0, 1). `priority - waited / aging` falls
-for all waiting requests alike, so its order is that of `priority + arrival / aging`. Nobody who arrives more than
-`aging` times the difference of two positions later goes ahead: that is the bound on waiting that a policy promises.
+Class and place make a position: whole numbers are classes, the place lies in [0, 1). Sizes have theirs on a logarithmic
+scale, so that a wait weighs against how many times larger a request is, whatever the sizes of a workload.
+
+`priority - waited / aging` falls for all waiting requests alike, so its order is that of `priority + arrival / aging`.
+Nobody who arrives more than `aging` times the difference of two positions later goes ahead. So a policy promises that a
+request waits no longer than those ahead take to be served, and no new ones get ahead after that time. Victims of a
+preemption come back before all others under `fcfs`, as do swapped ones under every policy.
 """
 
 import heapq
 from dataclasses import dataclass
+from math import log2
 
 from engine.config import SchedulerConfig, SchedulingPolicy
 from engine.request import Request, RequestStatus
@@ -22,7 +27,7 @@ class Order:
 
     Attributes:
         by_priority: a request's class is its priority value; else all are of one class.
-        by_size: its place within the class is its remaining work, as a share of the largest there can be.
+        by_size: its place within the class follows its remaining work, from none to the largest there can be.
     """
 
     by_priority: bool
@@ -37,10 +42,18 @@ ORDERS: dict[SchedulingPolicy, Order] = {
 }
 
 
+def aged_priority(request: Request, config: SchedulerConfig) -> float:
+    """The priority value with all waiting taken into account, comparable at any time."""
+    if not config.aging:
+        return request.priority
+    assert request.arrival_ns is not None
+    return request.priority + request.arrival_ns / (config.aging * 1e9)
+
+
 class WaitingQueue:
     """Order of admission.
 
-    Removed requests stay in the heap until they come up, so removing costs nothing.
+    Removed requests stay in the heap until they come up or make up half of it, so removing costs next to nothing.
 
     Args:
         config: policy, aging, and who goes to the head of its class.
@@ -57,7 +70,7 @@ class WaitingQueue:
             self._order.by_priority or self._order.by_size or config.short_first_tokens or config.retried_first
         )
         self._aging_ns = config.aging * 1e9 if has_positions else 0
-        self._largest = max_model_len + 1
+        self._log_largest = log2(2 + max_model_len)
         self._heap: list[tuple[float, int, Request]] = []
         self._num_waiting = 0
         self._num_preempted = 0
@@ -71,16 +84,16 @@ class WaitingQueue:
         Args:
             remaining_tokens: prompt tokens to compute and output tokens to expect, at most `max_model_len`.
         """
-        self._num_waiting += 1
         if self._preempted_lead and request.num_preemptions:
             # As in vLLM: back at the head, so that the last of several victims comes first.
             self._num_preempted += 1
             heapq.heappush(self._heap, (float("-inf"), -self._num_preempted, request))
         else:
             heapq.heappush(self._heap, (self._key(request, remaining_tokens), request.sequence_number, request))
+        self._num_waiting += 1
 
     def _key(self, request: Request, remaining_tokens: int) -> float:
-        place = remaining_tokens / self._largest if self._order.by_size else 0.5
+        place = log2(1 + remaining_tokens) / self._log_largest if self._order.by_size else 0.5
         if self._goes_to_the_head(request):
             place = 0.0
         key = place + request.priority if self._order.by_priority else place
@@ -111,5 +124,6 @@ class WaitingQueue:
         """Take out a waiting request that has been marked as finished."""
         assert request.status is RequestStatus.FINISHED
         self._num_waiting -= 1
-        if not self._num_waiting:
-            self._heap.clear()
+        if len(self._heap) > 2 * self._num_waiting:
+            self._heap = [entry for entry in self._heap if entry[2].status is not RequestStatus.FINISHED]
+            heapq.heapify(self._heap)

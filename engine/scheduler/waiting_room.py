@@ -13,12 +13,13 @@ class WaitingRoom:
     Args:
         config: policy and limits of the queue.
         max_model_len: longest request in tokens.
+        room: see `Admission`.
     """
 
-    def __init__(self, config: SchedulerConfig, max_model_len: int) -> None:
+    def __init__(self, config: SchedulerConfig, max_model_len: int, room: tuple[int, int]) -> None:
         self.waiting = WaitingQueue(config, max_model_len)
         self.swapped = WaitingQueue(config, max_model_len)
-        self.admission = Admission(config)
+        self.admission = Admission(config, room)
         self.output_length = OutputLength()
 
     def __len__(self) -> int:

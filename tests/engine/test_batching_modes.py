@@ -119,6 +119,18 @@ def test_who_waited_behind_a_running_batch_does_not_wait_once_more() -> None:
     assert played.admitted_s("C") == 6
 
 
+def test_a_preempted_request_does_not_wait_for_a_batch_to_grow() -> None:
+    played = Played(batching="dynamic", max_queue_delay=100, preferred_batch_size=2, num_blocks=5)
+    played.add("A8/5 B8/5")
+    played.steps(5)
+    assert played.requests["A"].is_finished
+    played.add("C4/1")
+    assert played.scheduler.idle_until_ns is None
+    played.steps()
+    assert played.requests["B"].is_finished
+    assert played.now_s < 100
+
+
 def test_an_aborted_request_does_not_hold_up_a_growing_batch() -> None:
     played = Played(batching="dynamic", max_queue_delay=10, preferred_batch_size=2)
     played.add("A4/1")

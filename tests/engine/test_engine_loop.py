@@ -263,6 +263,40 @@ def test_swap_space_without_room_for_a_block_is_refused_and_changes_nothing() ->
     assert executor.allocated[-1][2] == 0
 
 
+def test_no_swap_space_at_all_means_recompute() -> None:
+    engine, executor = make_engine(preemption_mode="swap")
+    engine.reconfigure(cache=replace(engine.cache_config, swap_space=0))
+    assert executor.allocated[-1][2] == engine.num_swap_blocks == 0
+
+
+def test_a_reconfigure_that_fails_leaves_nothing_to_be_found_in_the_prefix_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The old sizes are allocated again: what the old tensors held is gone."""
+    engine, executor = make_engine()
+    engine.add_request(ask("a", prompt=40))
+    while engine.has_work:
+        engine.step()
+    allocate = executor.allocate_kv
+
+    def refuse_more(num_blocks: int, block_size: int, num_swap_blocks: int = 0) -> None:
+        allocate(num_blocks, block_size, num_swap_blocks)
+        if num_blocks == 41:
+            raise OutOfDeviceMemory("too much")
+
+    monkeypatch.setattr(executor, "allocate_kv", refuse_more)
+    with pytest.raises(OutOfDeviceMemory):
+        engine.reconfigure(cache=replace(engine.cache_config, num_gpu_blocks_override=41))
+    engine.add_request(ask("b", prompt=40))
+    assert engine.step()[1].cached_tokens == 0
+
+
+@pytest.mark.parametrize("priority", [10**10, -(10**400)])
+def test_a_priority_beyond_all_sense_is_refused(priority: int) -> None:
+    with pytest.raises(UserError, match="is not possible: it lies within"):
+        Request("a", [1], SamplingParams(), priority=priority)
+
+
 def test_a_step_that_is_asked_for_while_a_batch_grows_sleeps_until_it_is_ready() -> None:
     engine, _ = make_engine(batching="dynamic", max_queue_delay=2.0, preferred_batch_size=2)
     engine.add_request(ask("a"))

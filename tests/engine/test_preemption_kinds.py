@@ -7,7 +7,7 @@ import pytest
 from engine.request import RequestStatus
 from engine.scheduler.plan import StepPlan
 from engine.scheduler.preemption import PreemptionCost
-from tests.engine.played_scheduler import Played, write
+from tests.engine.played_scheduler import Played
 
 TIGHT: dict[str, Any] = {"num_blocks": 5, "num_swap_blocks": 8}
 
@@ -105,17 +105,6 @@ def test_without_room_in_host_memory_the_victim_is_recomputed() -> None:
     assert played.requests["B"].num_recomputed_tokens == 8
 
 
-def test_a_victim_without_computed_tokens_has_nothing_to_swap() -> None:
-    """The last of three is admitted, and loses its place in the same step in which it would have begun."""
-    played = Played(preemption_mode="swap", num_blocks=5, num_swap_blocks=8, chunk_size=4, max_num_batched_tokens=8)
-    played.add("A12/9 B8/9")
-    while played.scheduler.has_work:
-        plan = played.step()
-        swapped = [r for r in plan.preempted if r.status is RequestStatus.SWAPPED]
-        assert all(r.num_computed_tokens and r.swap_table for r in swapped)
-        assert len(swapped) == plan.preemptions_swap
-
-
 def test_swapped_requests_come_back_before_new_ones_are_admitted() -> None:
     played = Played(preemption_mode="swap", **TIGHT)
     played.add("A8/5 B8/5")
@@ -163,19 +152,23 @@ def test_what_is_still_found_in_the_cache_is_not_copied_back() -> None:
     assert played.requests["B"].num_output_tokens == 9
 
 
-def steps_seen(played: Played, seconds_per_token: float) -> None:
-    """Let the cost model see prefill at that speed."""
-    plan = played.step()
-    played.scheduler.preemption_cost.observe(plan, round(plan.num_tokens * seconds_per_token * 1e9))
+def seen(cost: PreemptionCost, played: Played, seconds_per_token: float, base_s: float = 5.0) -> None:
+    """Let the cost model see a step of prefill and one of decode, at that speed."""
+    for _ in range(2):
+        plan = played.step()
+        prefill = sum(s.num_tokens for s in plan.scheduled if not s.is_decode)
+        cost.observe(plan, round((base_s + prefill * seconds_per_token) * 1e9))
 
 
 @pytest.mark.parametrize(("seconds_per_token", "kind"), [(0.001, "recompute"), (0.1, "swap")])
 def test_auto_takes_what_is_predicted_to_cost_less(seconds_per_token: float, kind: str) -> None:
-    # Two blocks of 100 bytes, out and in, at 1000 bytes/s: 0.4 s. Eight tokens again: 0.008 s or 0.8 s.
+    """Two blocks of 100 bytes, out and in, at 1000 bytes/s: 0.4 s. Eight tokens again: 0.008 s or 0.8 s, however long a
+    step takes that has none of them."""
     cost = PreemptionCost(bytes_per_block=100, link_bytes_per_s=1000)
     played = Played(preemption_mode="auto", cost=cost, **TIGHT)
+    played.add("X4/2")
+    seen(cost, played, seconds_per_token)
     played.add("A8/5 B8/5")
-    steps_seen(played, seconds_per_token)
     until_preempted(played)
     assert played.requests["B"].history[-1].detail == f"{kind}:"
     assert cost.swap_s(2) == pytest.approx(0.4)
@@ -188,26 +181,34 @@ def test_auto_recomputes_what_it_cannot_predict() -> None:
     assert not unseen_prefill.swap_is_cheaper(8, 2)
 
 
-def test_only_steps_of_mostly_prefill_measure_prefill() -> None:
+def test_steps_that_swap_and_steps_without_work_measure_nothing() -> None:
     cost = PreemptionCost(100, 1000)
-    played = Played(cost=cost, max_num_batched_tokens=11)
-    played.add("A4/9 B4/9 C4/9")
-    played.step()
-    plan = played.step()
-    assert write(plan) == "{A1,B1,C1}"
+    played = Played(cost=cost)
+    played.add("A40/3")
+    seen(cost, played, 0.01)
     before = cost.recompute_s(1)
-    cost.observe(plan, 10**12)
     cost.observe(StepPlan(), 10**12)
-    assert cost.recompute_s(1) == before
+    swapping = played.step()
+    swapping.swap_in.append((0, 0))
+    cost.observe(swapping, 10**12)
+    assert cost.recompute_s(1) == before == pytest.approx(0.01)
 
 
 def test_the_cost_of_prefill_follows_the_recent_past() -> None:
     cost = PreemptionCost(100, 1000)
     played = Played(cost=cost)
-    played.add("A500/1")
-    plan = played.step()
-    for _ in range(400):
-        cost.observe(plan, 500 * 10**6)
-    for _ in range(4000):
-        cost.observe(plan, 500 * 10**7)
+    played.add("A500/2")
+    prefill, decode = played.step(), played.step()
+    for seconds_per_token in (0.001, 0.01):
+        for _ in range(5000):
+            cost.observe(prefill, round((1 + 500 * seconds_per_token) * 1e9))
+            cost.observe(decode, 10**9)
     assert cost.recompute_s(100) == pytest.approx(1.0, rel=0.01)
+
+
+def test_prefill_that_seems_to_cost_nothing_is_not_predicted_to_gain_time() -> None:
+    cost = PreemptionCost(100, 1000)
+    played = Played(cost=cost)
+    played.add("A40/3")
+    seen(cost, played, -0.01)
+    assert cost.recompute_s(100) == 0

@@ -49,6 +49,19 @@ def test_those_who_will_find_a_seat_at_once_do_not_count_as_waiting() -> None:
     assert shed(played, "F4/1").limit == "max_queue_len"
 
 
+def test_those_the_next_step_has_no_budget_for_count_as_waiting() -> None:
+    """256 seats, but a step of 64 tokens begins two prompts of 60."""
+    played = Played(max_num_seqs=256, max_num_batched_tokens=64, max_queue_len=1)
+    played.add("A60/1 B60/1 C60/1")
+    assert shed(played, "D60/1").limit == "max_queue_len"
+
+
+def test_a_dynamic_batch_lets_in_no_more_than_it_takes() -> None:
+    played = Played(batching="dynamic", max_queue_delay=1, preferred_batch_size=2, max_queue_len=1)
+    played.add("A4/1 B4/1 C4/1")
+    assert shed(played, "D4/1").limit == "max_queue_len"
+
+
 def test_free_seats_do_not_help_while_the_cache_is_what_is_full() -> None:
     played = Played(num_blocks=4, max_num_seqs=100, max_queue_len=1)
     played.add("A12/4 B8/1")
@@ -73,6 +86,12 @@ def test_queued_tokens_are_limited_but_one_request_may_always_wait() -> None:
     played.scheduler.abort("A")
     played.add("C6/1 D4/1")
     assert shed(played, "E1/1").limit == "max_queue_tokens"
+
+
+def test_the_tokens_of_those_who_will_find_a_seat_do_not_count_as_waiting() -> None:
+    played = Played(max_num_seqs=4, max_queue_tokens=25)
+    played.add("A10/1 B10/1 C10/1 D10/1 E10/1 F10/1")
+    assert shed(played, "G10/1").limit == "max_queue_tokens"
 
 
 def test_a_preempted_request_counts_for_no_limit() -> None:
@@ -139,6 +158,49 @@ def test_the_breaker_lets_requests_in_again_when_the_queue_has_drained() -> None
     played.steps()
     played.add("g10/1")
     assert played.steps() == ["{g10}"]
+
+
+def test_before_anyone_was_served_a_long_wait_is_predicted_in_full() -> None:
+    played = busy(max_predicted_wait=100.0)
+    played.add("A10/1")
+    for _ in range(90):
+        played.step()
+    played.add("B10/1")
+    for _ in range(20):
+        played.step()
+    assert shed(played, "C10/1").limit == "max_predicted_wait"
+
+
+def test_clients_that_hang_up_leave_no_backlog_behind() -> None:
+    """All requests are aborted between two steps, then nothing comes for an hour."""
+    played = Played(max_num_seqs=1, max_predicted_wait=5.0, max_queue_len=1)
+    played.add("a10/1")
+    played.step()
+    played.add("b10/9 c10/1")
+    played.step()
+    for name in "bc":
+        played.scheduler.abort(name)
+    played.clock.advance(3600 * SECOND)
+    played.add("d10/2 e10/1")
+    played.step()
+    assert played.now_s > 3600
+    assert shed(played, "f10/1").limit == "max_queue_len"
+    played.steps()
+    assert played.requests["e"].is_finished
+
+
+def test_the_queue_forgets_requests_that_have_gone() -> None:
+    """A starving request at the head of time, and hundreds that came and went behind it."""
+    played = Played(max_num_seqs=1, policy="priority", queue_timeout=5)
+    played.add("first1/900")
+    played.step()
+    played.add("late4/1", priority=9)
+    for second in range(300):
+        played.add(f"x{second}x4/1")
+        played.step()
+    room = played.scheduler.room
+    assert len(room.waiting) == room.admission.num_newcomers <= 7
+    assert len(room.waiting._heap) <= 2 * len(room.waiting)
 
 
 @pytest.mark.parametrize(("policy", "is_let_in"), [("fcfs", False), ("priority", True), ("tiered", True)])

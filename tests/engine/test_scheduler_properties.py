@@ -84,11 +84,19 @@ class Machine:
             self.check_shed(shed)
             return
         self.requests.append(request)
+        if self.config.max_queue_len:
+            waiting = sum(r.status is RequestStatus.WAITING for r in self.requests)
+            assert waiting <= self.config.max_queue_len + self.config.max_num_seqs
 
     def check_shed(self, shed: RequestShed) -> None:
         assert getattr(self.config, shed.limit)
         assert shed.retry_after_s >= 1
-        assert any(r.status is RequestStatus.WAITING for r in self.requests), "turned away by an empty queue"
+        waiting = [r for r in self.requests if r.status is RequestStatus.WAITING]
+        assert waiting, "turned away by an empty queue"
+        if shed.limit == "max_queue_len":
+            assert len(waiting) >= self.config.max_queue_len
+        if shed.limit == "max_queue_tokens":
+            assert sum(r.num_prompt_tokens for r in waiting) + MAX_MODEL_LEN > self.config.max_queue_tokens
 
     def abort(self, number: int) -> None:
         if self.requests:

@@ -7,10 +7,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from engine.request import RequestEvent
 from engine.trace import IterationRecord
 from reports.diagnosis import findings, indicators
 from reports.format import DASH
-from reports.run_statistics import first_token_statistics, starvation, step_statistics
+from reports.run_statistics import MANY, first_token_statistics, overtaken, step_statistics
 from reports.view import Finding
 from workloads.records import RequestRecord
 
@@ -58,7 +59,7 @@ def trace(*groups: tuple[int, dict[str, Any]]) -> pd.DataFrame:
 
 def diagnose(frame: pd.DataFrame, idle: float | None = 0.1, window: dict[str, Any] | None = None) -> list[str]:
     meta = {"settings": SETTINGS, "summary": {"device_idle_share": idle}, "classes": {}}
-    return said(findings(step_statistics(frame, window, SETTINGS), None, None, meta))
+    return said(findings(step_statistics(frame, window, SETTINGS), None, (), meta))
 
 
 def said(found: Sequence[Finding]) -> list[str]:
@@ -95,6 +96,22 @@ def test_the_scheduler_s_word_counts_whatever_seats_and_budget_look_like():
     assert diagnose(trace((50, AT_SEATS | {"wait_cause": "blocks"}), (50, {})))[0].startswith("Bound by KV blocks.")
 
 
+@pytest.mark.parametrize(
+    ("fields", "batch_ms", "blocks_ms", "bound"),
+    [
+        ({}, 500.0, 0.0, "Bound by the batching mode. A request waited 500 ms in the mean"),
+        (AT_KV, 500.0, 20.0, "Bound by the batching mode. A request waited 500 ms in the mean"),
+        (AT_KV, 500.0, 900.0, "Bound by KV blocks."),
+        ({}, 9.0, 0.0, "Bound by compute."),
+    ],
+)
+def test_waits_for_a_growing_batch_bind_though_no_step_left_anyone_waiting(fields, batch_ms, blocks_ms, bound):
+    summary = {"device_idle_share": 0.1, "mean_wait_batch_ms": batch_ms, "mean_wait_blocks_ms": blocks_ms}
+    steps = step_statistics(trace((50, fields), (50, {})), None, SETTINGS)
+    found = findings(steps, None, (), {"settings": SETTINGS, "summary": summary, "classes": {}})
+    assert said(found)[0].startswith(bound)
+
+
 def test_full_seats_without_anyone_waiting_bind_nothing():
     frame = trace((100, AT_SEATS | {"waiting": 0, "wait_cause": None}))
     statistics = step_statistics(frame, None, SETTINGS)
@@ -117,7 +134,7 @@ def test_without_the_idle_share_no_cause_is_claimed():
 def test_preemptions_are_counted_with_the_share_of_work_done_twice():
     frame = trace((1, {"preemptions_recompute": 2, "preemptions_swap": 1}), (1, {"recomputed_tokens": 1}), (2, {}))
     text = next(line for line in diagnose(frame) if line.startswith("Preemptions"))
-    assert "3 preemptions in 4 steps: 2 by recompute, 1 by swap" in text
+    assert "3 preemptions in the 4 steps of the window: 2 by recompute, 1 by swap" in text
     assert "6.2% of the computed tokens" in text
 
 
@@ -128,7 +145,7 @@ def test_the_waits_that_preemptions_caused_are_said_with_their_victims_by_class(
         "classes": {"interactive": {"preemptions": 0}, "batch": {"preemptions": 4}},
     }
     steps = step_statistics(trace((1, {"preemptions_recompute": 4})), None, SETTINGS)
-    text = next(line for line in said(findings(steps, None, None, meta)) if line.startswith("Preemptions"))
+    text = next(line for line in said(findings(steps, None, (), meta)) if line.startswith("Preemptions"))
     assert "were preempted 4 times (interactive 0, batch 4) and waited 2.50 s in all to run again" in text
 
 
@@ -141,10 +158,22 @@ def test_requests_turned_away_are_counted_with_their_classes_and_the_limits():
             "batch": {"num_shed": 0, "num_queue_timeouts": 1},
         },
     }
-    found = findings(step_statistics(trace((5, {})), None, SETTINGS), None, None, meta)
+    found = findings(step_statistics(trace((5, {})), None, SETTINGS), None, (), meta)
     (text,) = (line for line in said(found) if line.startswith("Turned away"))
     assert "4 of 40 requests (10.0%): 3 on arrival, 1 after waiting too long (chat 3, batch 1)" in text
     assert text.endswith("The limits: max_queue_len=5, queue_timeout=0.2s.")
+
+
+def test_tries_turned_away_are_said_though_every_request_was_served_in_the_end():
+    meta = {
+        "settings": SETTINGS | {"max_queue_len": 5},
+        "summary": {"num_shed": 0, "num_queue_timeouts": 0, "num_turned_away": 70, "num_retries": 70, "completed": 40},
+        "classes": {},
+    }
+    found = findings(step_statistics(trace((5, {})), None, SETTINGS), None, (), meta)
+    (text,) = (line for line in said(found) if line.startswith("Turned away"))
+    assert "0 of 40 requests" in text
+    assert "70 tries were turned away, and clients sent 70 times again" in text
 
 
 def test_only_steps_of_the_window_count():
@@ -208,28 +237,58 @@ def test_requests_that_never_got_a_token_leave_nothing_to_split():
     assert first_token_statistics([]) is None
 
 
-@pytest.mark.parametrize(("policy", "aging"), [("fcfs", 0.0), ("sjf", 5.0), ("priority", 1.0)])
-def test_long_waits_under_a_fair_policy_are_no_starvation(policy, aging):
-    assert not starvation_said(policy, aging)
+def queued(seconds: int, admitted: int | None, **fields: Any) -> RequestRecord:
+    """Arrives at one time, is admitted at another (seconds)."""
+    times = {"t_sched": seconds * 1000 * MS, "t_send": seconds * 1000 * MS}
+    return request(0, 10, **times | {"t_admit": None if admitted is None else admitted * 1000 * MS} | fields)
 
 
-@pytest.mark.parametrize("policy", ["sjf", "priority", "tiered"])
-def test_without_aging_requests_that_waited_over_ten_times_the_median_starved(policy):
-    (text,) = starvation_said(policy, 0.0)
-    assert "2 requests (2 of class batch) waited more than 10 times the median of 100 ms" in text
-    assert "the longest 9.00 s (class batch)" in text
-    assert f"policy={policy}" in text
+def later_ones(number: int) -> list[RequestRecord]:
+    return [queued(1 + i, 2 + i, class_name="chat", phase="cooldown") for i in range(number)]
 
 
-def starvation_said(policy: str, aging: float) -> list[str]:
-    admitted = request(9000, 10, class_name="batch")
-    never = request(0, 10, class_name="batch", t_admit=None, t_end=5000 * MS, status="timeout")
-    shed = request(0, 10, class_name="chat", t_admit=None, t_end=0, status="shed")
-    starved = starvation([request(100, 10, class_name="chat")] * 9 + [admitted, never, shed], step_ms=10)
-    meta = {"settings": SETTINGS | {"policy": policy, "aging": aging}, "summary": {}, "classes": {}}
-    found = findings(step_statistics(trace((5, {})), None, SETTINGS), None, starved, meta)
-    return [line for line in said(found) if line.startswith("Requests starved")]
+def overtaken_said(requests: list[RequestRecord], **settings: Any) -> list[str]:
+    meta = {"settings": SETTINGS | {"policy": "fcfs", "aging": 0.0} | settings, "summary": {}, "classes": {}}
+    found = findings(step_statistics(trace((5, {})), None, SETTINGS), None, overtaken(requests), meta)
+    return [line for line in said(found) if line.startswith("Requests were overtaken")]
 
 
-def test_waits_of_a_few_steps_are_no_starvation_however_short_the_median():
-    assert starvation([request(0, 10)] * 9 + [request(50, 10)], step_ms=10) is None
+OUT_OF_ORDER: list[dict[str, Any]] = [
+    {"policy": "sjf"},
+    {"policy": "priority"},
+    {"policy": "tiered"},
+    {"short_first_tokens": 64},
+    {"retried_first": True},
+]
+
+
+@pytest.mark.parametrize("settings", OUT_OF_ORDER)
+def test_without_aging_whom_many_later_arrivals_overtook_is_named_by_class_with_the_worst(settings):
+    slow = queued(0, 40, class_name="batch")
+    never = queued(0, None, class_name="batch", t_end=15 * 1000 * MS, status="timeout")
+    (text,) = overtaken_said([slow, never, *later_ones(30)], **settings)
+    assert f"2 requests stood in the queue while {MANY} or more later ones were admitted" in text
+    assert "2 of class batch, the worst overtaken by 30 in 40.0 s" in text
+    assert f"{next(iter(settings))}=" in text
+
+
+@pytest.mark.parametrize("settings", [{}, *({**rule, "aging": 5.0} for rule in OUT_OF_ORDER)])
+def test_nobody_can_be_overtaken_without_limit_in_order_of_arrival_or_with_aging(settings):
+    assert not overtaken_said([queued(0, 40), *later_ones(30)], **settings)
+
+
+@pytest.mark.parametrize("overtakers", [0, MANY - 1])
+def test_a_long_wait_that_few_overtook_is_not_named_whatever_its_length(overtakers):
+    assert not overtaken_said([queued(0, 900), *later_ones(overtakers)], policy="sjf")
+
+
+def test_who_arrived_earlier_does_not_overtake_nor_is_one_overtaken_who_was_turned_away_at_once():
+    earlier = [replace(one, t_sched=0) for one in later_ones(30)]
+    shed = queued(1, None, t_end=40 * 1000 * MS, status="shed")
+    assert overtaken([queued(1, 40), shed, *earlier]) == ()
+
+
+def test_nobody_is_overtaken_while_its_client_pauses_before_it_sends_again():
+    back = RequestEvent(38 * 1000 * MS, "queued", 1)
+    turned_away = [RequestEvent(0, "queued", 1), RequestEvent(1000 * MS, "turned_away", 0), back]
+    assert overtaken([queued(0, 40, history=tuple(turned_away)), *later_ones(30)]) == ()

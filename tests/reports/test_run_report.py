@@ -7,6 +7,7 @@ import pytest
 from reports.build import build_report
 from reports.format import DASH
 from reports.view import Report, Tone
+from workloads.records import RunRecord
 
 
 def section(report: Report, key: str):
@@ -127,3 +128,42 @@ def test_vllm_flags_follow_the_settings(make_run):
     changed = build_report(make_run("changed", chunk_size=128, enable_prefix_caching=False)).commands[0].text
     assert "--long-prefill-token-threshold 128" in changed
     assert "--no-enable-prefix-caching" in changed
+
+
+@pytest.mark.parametrize("slo", ["p95_ttft=1s", None])
+def test_lost_requests_are_said_wherever_latencies_stand_and_counted_among_the_results(make_run, slo):
+    path = make_run(rate=20.0, max_num_seqs=8, max_queue_len=4, slo=slo)
+    summary = RunRecord.load(path).meta["summary"]
+    lost, total = summary["failed"], summary["failed"] + summary["completed"]
+    report = build_report(path)
+    (notice,) = report.headline.notices
+    assert notice.startswith(
+        f"Latencies are those of completed requests; not completed were {lost} of {total} requests"
+    )
+    found = cells(report, "numbers")
+    assert (found["Not completed"], found["Turned away"]) == (str(lost), str(summary["num_shed"]))
+    assert found["Did not end in time"] == "0"
+
+
+def test_a_run_that_lost_nothing_has_no_row_for_it(make_run):
+    assert not {"Not completed", "Turned away"} & cells(build_report(make_run()), "numbers").keys()
+
+
+def test_tries_and_sendings_have_rows_where_the_record_has_them_and_they_are_not_0(make_run):
+    def with_retries(meta):
+        meta["summary"] |= {"num_turned_away": 7, "num_retries": 0}
+
+    def of_old(meta):
+        for name in ("num_turned_away", "num_retries", "max_wait_ms", "mean_wait_retry_ms"):
+            meta["summary"].pop(name, None)
+            meta["classes"]["all"].pop(name, None)
+
+    found = cells(build_report(make_run("new", change=with_retries)), "numbers")
+    assert found["Tries turned away"] == "7"
+    assert "Sent again by clients" not in found
+    assert "Tries turned away" not in cells(build_report(make_run("old", change=of_old)), "numbers")
+
+
+def test_a_size_of_the_model_that_is_no_number_is_left_out(make_run):
+    report = build_report(make_run(change=lambda meta: meta["model"].update(parameters="135M")))
+    assert cells(report, "repeat")["Model"] == "toy-1b, bfloat16"

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from engine.errors import UserError
 from reports.build import build_report
 from reports.format import DASH
 from reports.view import Report, Tone
@@ -151,3 +152,56 @@ def test_invalid_runs_are_counted_and_their_checks_shown(make_study):
     validity = section(build_report(folder), "validity")
     assert validity.text[0].startswith("2 runs: 1 valid, 1 not valid, 0 cannot be read.")
     assert ("winner, runs/001-winner", "offered rate", "✗ not ok", DASH, DASH, "too slow") in validity.tables[0].rows
+
+
+def with_classes(study, good=90):
+    for label in ("baseline", "winner"):
+        side = study["confirmation"][label]
+        chat = {"requests": 900, "completed": 900, "good_requests": 890, "p95_ttft_ms": 80.0, "max_wait_ms": 100.0}
+        batch = {"requests": 100, "completed": 60, "good_requests": good, "p95_ttft_ms": 9000.0, "num_shed": 40}
+        waits = {
+            f"mean_wait_{cause}_ms": 2.0 for cause in ("step", "seats", "budget", "blocks", "behind_head", "batch")
+        }
+        side["classes"] = {"chat": chat | waits, "batch": batch | waits}
+
+
+def test_the_classes_of_both_sides_stand_beside_each_other_with_their_waits(make_study):
+    report = build_report(make_study(change=with_classes))
+    found = {row[0]: row[1:] for t in section(report, "comparison").tables for row in t.rows}
+    assert found["batch: completed"] == ("60 of 100", "60 of 100")
+    assert found["batch: turned away on arrival"] == ("40", "40")
+    assert "chat: turned away on arrival" not in found
+    assert found["chat: longest wait"] == ("100 ms", "100 ms")
+    waits = section(report, "waits").tables[-1]
+    assert waits.headers == ("Waiting", "baseline, chat", "baseline, batch", "winner, chat", "winner, batch")
+    assert waits.rows[0] == ("Mean wait", *["12.0 ms"] * 4)
+
+
+@pytest.mark.parametrize(("good", "missed"), [(20, True), (90, False)])
+def test_a_class_that_mostly_missed_under_the_winner_is_said_at_the_top(make_study, good, missed):
+    report = build_report(make_study(change=lambda study: with_classes(study, good)))
+    notice = "Class batch mostly missed the SLO with the winner: 20.0% of its requests were good."
+    assert (notice in report.headline.notices) == missed
+
+
+def test_a_study_without_classes_has_no_table_of_them(make_study):
+    report = build_report(make_study())
+    assert all(t.headers[0] != "By class" for t in section(report, "comparison").tables)
+    assert [t.headers for t in section(report, "waits").tables if t.headers[0] == "Waiting"] == [
+        ("Waiting", "baseline", "winner")
+    ]
+
+
+def test_classes_of_another_shape_are_refused_by_name(make_study):
+    with pytest.raises(UserError, match=r"confirmation\.winner: classes\.chat is damaged"):
+        build_report(make_study(change=lambda s: s["confirmation"]["winner"].update(classes={"chat": 3})))
+
+
+def test_requests_lost_by_a_side_are_said_at_the_top(make_study):
+    def lost(study):
+        study["confirmation"]["winner"]["summary"] |= {"completed": 75, "failed": 25}
+
+    report = build_report(make_study(change=lost))
+    assert any("not completed were 25 of 100 requests (25.0%) with the winner." in n for n in report.headline.notices)
+    found = {row[0]: row[1:] for t in section(report, "comparison").tables for row in t.rows}
+    assert found["Not completed"][:2] == ("0", "25")

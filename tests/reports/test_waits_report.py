@@ -4,15 +4,18 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from reports.build import build_report
+from reports.format import milliseconds
 from reports.histories import preemptions
 from reports.plots import figures
 from reports.trace_chart import trace_chart
 from reports.view import Report, Table
-from reports.wait_chart import wait_chart, waiting_by_cause
-from reports.waits_view import had_to_wait
+from reports.wait_chart import held_by_growing_batch, wait_chart, waiting_by_cause
+from reports.waited import had_to_wait, longest_wait_ms
+from reports.waits_view import mean_wait_ms, waits_table
 from workloads.records import RunRecord
 
 PRESSED = {"rate": 12.0, "max_num_seqs": 64, "classes": True}
@@ -75,12 +78,87 @@ def test_who_the_first_step_after_arrival_did_not_admit_had_to_wait(make_run):
     assert 0 < sum(expected) < len(expected)
 
 
+S = 1_000_000_000
+
+
+def few_steps(*starts_s: float) -> pd.DataFrame:
+    """Steps of 0.1 s that left nobody waiting."""
+    start = (np.array(starts_s) * S).astype(np.int64)
+    return pd.DataFrame(
+        {"t_start": start, "t_end": start + S // 10, "waiting": 0, "wait_cause": None, "blocked_request": None}
+    )
+
+
+def few_requests(*histories: list[tuple[float, str, str]]) -> pd.DataFrame:
+    """One request per history of (seconds, kind, detail), scheduled and sent when it begins."""
+    rows = []
+    for history in histories:
+        events = [(int(time_s * S), kind, 1, 1, detail) for time_s, kind, detail in history]
+        admitted = next((event[0] for event in events if event[1] == "admitted"), None)
+        times = {"t_sched": events[0][0], "t_send": events[0][0], "t_admit": admitted, "t_end": events[-1][0]}
+        rows.append({**times, "attempts": 1, "preemptions": 0, "history": json.dumps(events)})
+    return pd.DataFrame(rows)
+
+
+# Nothing runs between the second step and the third: a batch grows for 2 s.
+GROWING = few_steps(0, 0.1, 3.0)
+HELD = few_requests(
+    [(1.0, "queued", "batch"), (3.0001, "admitted", ""), (3.1, "finished", "length")],
+    [(2.5, "queued", "batch"), (3.0001, "admitted", ""), (3.1, "finished", "length")],
+    [(0.05, "queued", ""), (0.1001, "admitted", ""), (0.2, "finished", "length")],
+)
+
+
+def test_who_a_growing_batch_held_had_to_wait_though_the_next_step_admitted_it():
+    assert had_to_wait(HELD, GROWING).tolist() == [True, True, False]
+
+
+def test_the_chart_shows_those_whom_a_growing_batch_held():
+    held = held_by_growing_batch(GROWING, HELD)
+    assert held == pytest.approx([0, (2.0 + 0.5) / 2.9, 0])
+    chart = wait_chart("run", GROWING, HELD, None)
+    assert chart is not None
+    assert set(chart.waiting) == {"batch"}
+
+
+def test_a_pause_of_the_client_before_it_sends_again_is_no_waiting():
+    turned_away = [(0.1, "turned_away", "max_queue_len"), (3.0, "queued", ""), (3.0001, "admitted", "")]
+    assert had_to_wait(few_requests(turned_away), GROWING).tolist() == [False]
+    table = waits_table([("all", {f"mean_wait_{c}_ms": 1.0 for c in (*CAUSES, "retry")}, None)])
+    assert rows(table)["Clients' pauses before sending again"] == ("1.00 ms",)
+    assert rows(table)["Mean wait"] == ("6.00 ms",)
+
+
+CAUSES = ("step", "seats", "budget", "blocks", "behind_head", "batch")
+
+
+def test_the_mean_wait_is_that_of_the_engine_s_causes_with_and_without_the_client_s():
+    of_the_engine = {f"mean_wait_{cause}_ms": 1.0 for cause in CAUSES}
+    assert mean_wait_ms(of_the_engine) == mean_wait_ms(of_the_engine | {"mean_wait_retry_ms": 9.0}) == 6
+
+
+def test_the_longest_wait_is_that_of_any_request_completed_or_not(make_run):
+    run = RunRecord.load(make_run(queue_timeout=2.0, **BUSY))
+    scheduled = [r for r in run.request_records() if r.phase == "window"]
+    waits = [((r.t_end or 0 if r.t_admit is None else r.t_admit) - r.t_sched) / 1e6 for r in scheduled]
+    completed = [wait for wait, r in zip(waits, scheduled, strict=True) if r.status == "ok"]
+    assert max(waits) > max(completed)
+    assert longest_wait_ms(run.requests[run.requests["phase"] == "window"]) == pytest.approx(max(waits))
+    waits_of = rows(table(build_report(run.path), "waits", "Waiting"))
+    assert waits_of["Longest wait"][-1] == milliseconds(max(waits))
+
+
+def test_a_run_without_requests_has_no_longest_wait():
+    assert longest_wait_ms(HELD.iloc[:0]) is None
+    assert had_to_wait(HELD.iloc[:0], GROWING).tolist() == []
+
+
 def test_the_causes_over_time_add_up_to_the_requests_that_waited(make_run):
     run = RunRecord.load(make_run(**BUSY))
     counts = waiting_by_cause(run.iterations)
     assert sum(counts.values(), np.zeros(1)).tolist() == run.iterations["waiting"].tolist()
     assert counts["blocks"].max() == 1, "only the head waits for room"
-    chart = wait_chart("run", run.iterations, run.meta["window"])
+    chart = wait_chart("run", run.iterations, run.requests, run.meta["window"])
     assert chart is not None
     assert set(chart.waiting) == {name for name, values in counts.items() if values.any()}
     assert {"seats", "blocks", "behind_head"} <= set(chart.waiting)
@@ -126,8 +204,9 @@ def test_the_preemptions_whose_victims_waited_longest_are_named(make_run, mode):
     assert victims.rows[0][1] == longest.request_id
     assert victims.rows[0][6] == longest.winner
     totals = rows(table(build_report(path), "preemptions", "Preemptions"))
-    assert totals[f"Preempted by {mode}"] != ("0",)
-    assert (totals["Bytes swapped out"] == ("0 MiB",)) == (mode == "recompute")
+    assert totals[f"Preempted by {mode}"] != ("steps", "0")
+    assert (totals["Bytes swapped out"] == ("steps", "0 MiB")) == (mode == "recompute")
+    assert totals["Waits they caused, in all"][0] == "requests"
 
 
 def test_a_victim_that_ended_without_running_again_is_told_from_one_that_did(make_run):
@@ -145,6 +224,19 @@ def test_a_victim_that_ended_without_running_again_is_told_from_one_that_did(mak
     assert all(row[-1].endswith(", then ended") for row in victims.rows)
 
 
+def test_a_victim_that_gave_way_for_want_of_room_for_itself_is_called_so(make_run):
+    def no_winner(requests):
+        return [
+            replace(
+                r, history=tuple(replace(e, detail="recompute:") if e.kind == "preempted" else e for e in r.history)
+            )
+            for r in requests
+        ]
+
+    victims = table(build_report(make_run(records=no_winner, **PRESSED)), "preemptions", "When")
+    assert {row[6] for row in victims.rows} == {"itself: no room left"}
+
+
 def test_a_run_without_preemptions_says_so_in_one_line(make_run):
     preempted = section(build_report(make_run(rate=0.5)), "preemptions")
     assert preempted.tables == ()
@@ -157,6 +249,7 @@ def test_the_blame_list_names_who_held_the_blocks_and_explains_itself(make_run):
     held = [float(row[2].replace(",", "")) for row in blamed.rows]
     assert held == sorted(held, reverse=True)
     assert "shared among the running requests by the blocks they held" in blamed.caption
+    assert "names heads only; those behind them are one sum" in blamed.caption
 
 
 def test_a_study_shows_the_waits_of_both_sides_and_blames_in_the_last(make_study):

@@ -142,11 +142,16 @@ def test_a_burst_measures_the_capacity_of_settings_that_would_turn_it_away() -> 
     assert make_target().burst(LIMITED, 32, seed=0) == make_target().burst(Settings(max_num_seqs=2), 32, seed=0)
 
 
-def test_a_burst_waits_for_a_batch_that_may_grow() -> None:
+def test_a_burst_does_not_wait_for_a_batch_to_grow_since_that_is_no_want_of_capacity() -> None:
     waiting = Settings(max_num_seqs=64, batching="dynamic", max_queue_delay=3.0)
-    patient, _ = make_target().burst(waiting, 32, seed=0)
-    at_once, _ = make_target().burst(Settings(max_num_seqs=64, batching="static"), 32, seed=0)
-    assert 32 / patient == pytest.approx(32 / at_once + 3.0, rel=0.01)
+    static = Settings(max_num_seqs=64, batching="static")
+    assert make_target().burst(waiting, 32, seed=0) == make_target().burst(static, 32, seed=0)
+
+
+def test_a_burst_has_batches_of_the_preferred_size() -> None:
+    preferred = Settings(max_num_seqs=64, batching="dynamic", max_queue_delay=3.0, preferred_batch_size=8)
+    of_eight = Settings(max_num_seqs=8, batching="static")
+    assert make_target().burst(preferred, 32, seed=0) == make_target().burst(of_eight, 32, seed=0)
 
 
 def test_a_burst_serves_urgent_classes_first_under_a_policy_that_knows_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ def test_an_option_that_cannot_act_makes_no_two_settings_different(settings: Set
         ({"aging": 5.0, "policy": "sjf"}, None),
         ({"aging": 5.0, "short_first_tokens": 64}, None),
         ({"aging": 5.0, "retried_first": True}, None),
+        ({"aging": 5.0, "preemption_victim": "lowest_priority"}, None),
         ({"max_queue_delay": 0.1, "preferred_batch_size": 8}, {}),
         ({"batching": "static", "max_queue_delay": 0.1, "preferred_batch_size": 8}, {"batching": "static"}),
         ({"batching": "dynamic"}, {"batching": "static"}),

@@ -27,6 +27,7 @@ def make_side(
         meets=meets,
         verdict={"state": "feasible" if meets else "infeasible", "bounds": []},
         summary={},
+        classes={"all": {"requests": sum(map(len, good))}},
     )
 
 
@@ -151,7 +152,7 @@ def test_a_run_without_requests_counts_nothing() -> None:
 def test_the_record_holds_what_study_json_promises() -> None:
     verdict = compare(make_side([[True] * 10], rate=4.0), make_side([[True] * 10], rate=4.0), 0)
     assert set(verdict) == {"verdict", "metric", "gain", "gain_low", "gain_high", "baseline", "winner", "text"}
-    promised = {"settings", "rate", "runs", "verdict", "goodput", "goodput_low", "goodput_high", "summary"}
+    promised = {"settings", "rate", "runs", "verdict", "goodput", "goodput_low", "goodput_high", "summary", "classes"}
     for label in ("baseline", "winner"):
         assert set(verdict[label]) == promised
         assert verdict[label]["goodput_low"] <= verdict[label]["goodput"] <= verdict[label]["goodput_high"]

@@ -147,6 +147,29 @@ def test_a_value_that_does_not_fit_is_reported_and_the_others_go_on(tune: Tune, 
     assert [(f["value"], f["repeat"], f["path"]) for f in record["failures"]] == [(0.5, 0, None)]
 
 
+SWAP = ("--set", "preemption_mode=swap")
+
+
+@pytest.mark.usefixtures("no_reports")
+def test_swapping_is_compared_with_having_no_space_for_it(tune: Tune, tmp_path: Path) -> None:
+    outcome = tune(*WITHOUT_SLO, "swap_space=off,1GiB", *SWAP, "--json")
+    assert outcome.code == 0, outcome.err
+    assert [run["value"] for run in comparison_in(tmp_path / "c")["runs"]] == [0, 1 << 30]
+
+
+@pytest.mark.usefixtures("no_reports")
+@pytest.mark.parametrize("values", ["1,1GiB", "1GiB,1"])
+def test_a_swap_space_for_less_than_a_block_is_reported_and_the_others_go_on(
+    tune: Tune, tmp_path: Path, values: str
+) -> None:
+    outcome = tune(*WITHOUT_SLO, f"swap_space={values}", *SWAP, "--json")
+    assert outcome.code == 1, outcome.err
+    record = comparison_in(tmp_path / "c")
+    assert [run["value"] for run in record["runs"]] == [1 << 30]
+    assert [(f["value"], f["path"]) for f in record["failures"]] == [(1, None)]
+    assert "holds not one block" in record["failures"][0]["reason"]
+
+
 def test_no_value_that_fits_is_refused_without_a_folder(tune: Tune, tmp_path: Path) -> None:
     refused(tune, *WITHOUT_SLO, "gpu_memory_utilization=0.4,0.5", naming="gpu_memory_utilization=0.5")
     assert list(tmp_path.iterdir()) == []

@@ -109,6 +109,41 @@ def test_a_setting_whose_kv_cache_cannot_be_allocated_is_a_failed_trial_without_
     assert_infeasible_for_optuna(tmp_path / "s", failed)
 
 
+SWAP = ("--set", "preemption_mode=swap")
+
+
+@pytest.mark.usefixtures("no_reports")
+def test_a_swap_space_for_less_than_a_block_is_a_failed_trial_and_is_not_tried_again_when_resumed(
+    tune: Tune, tmp_path: Path
+) -> None:
+    held = [word for name in ("gpu_memory_utilization=0.9", "max_num_batched_tokens=512", "chunk_size=off",
+                              "max_num_seqs=16") for word in ("--set", name)]  # fmt: skip
+    search = ("--search", "swap_space=1,512MiB")
+    outcome = tune(*SMALL, *held, *SWAP, *search, "--rate", "4", "--trials", "1", "--seed", "2", "--out", "s")
+    assert outcome.code == 0, outcome.err
+    assert len(trials_by_state(tmp_path / "s")[0]) == 1
+    outcome = tune("--resume", "s", "--trials", "2")
+    assert outcome.code == 0, outcome.err
+    (failed,), served = trials_by_state(tmp_path / "s")
+    assert failed["settings"]["swap_space"] == 1
+    assert "swap_space=1 holds not one block" in failed["error"]
+    assert [t["settings"]["swap_space"] for t in served] == [4 << 30, 512 << 20]
+    assert_infeasible_for_optuna(tmp_path / "s", [failed])
+
+
+def test_an_error_in_a_study_leaves_reports_of_what_was_measured(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise OUT_OF_MEMORY
+
+    monkeypatch.setattr("tuner.search.importance", fail)
+    outcome = tune(*ARGUMENTS, "--trials", "1")
+    assert outcome.code == 2
+    assert study_in(tmp_path / "s")["state"] == "failed"
+    assert {"report.html", "report.md"} <= {p.name for p in (tmp_path / "s").iterdir()}
+
+
 @pytest.fixture
 def ten_second_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The budget's clock moves by ten seconds with each run, failed or not, and by nothing else."""

@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import UserError
 from tuner.settings import Settings
-from tuner.space import Choices, Range, SearchSpace, default_space, with_queue_delay, with_search
+from tuner.space import Choices, Range, SearchSpace, default_space, with_search
 
 EMPTY = SearchSpace({}, Settings())
 
@@ -75,6 +75,7 @@ def test_a_search_that_could_never_act_is_refused_with_what_it_needs(texts: list
         ["aging=1s..1m", "policy=fcfs,sjf"],
         ["aging=1s..1m", "short_first_tokens=off,64"],
         ["aging=1s..1m", "retried_first=on,off"],
+        ["aging=1s..1m", "preemption_victim=auto,lowest_priority"],
         ["max_queue_delay=10ms..1s", "batching=static,dynamic"],
         ["swap_space=1GiB..8GiB", "preemption_mode=recompute,auto"],
     ],
@@ -85,9 +86,3 @@ def test_a_search_that_acts_beside_a_searched_value_is_taken(texts: list[str]) -
 
 def test_a_search_that_acts_beside_a_fixed_value_is_taken() -> None:
     assert with_search(replace(EMPTY, fixed=Settings(policy="sjf")), ["aging=1s..1m"]).dimensions
-
-
-def test_dynamic_batches_have_a_delay_unless_the_user_gives_one() -> None:
-    assert with_queue_delay(Settings(), ("static", "dynamic"), ()).max_queue_delay == 0.1
-    assert with_queue_delay(Settings(), ("continuous", "static"), ()).max_queue_delay == 0
-    assert with_queue_delay(Settings(), ("dynamic",), ["max_queue_delay"]).max_queue_delay == 0

@@ -139,6 +139,56 @@ def test_settings_outside_the_space_have_no_params() -> None:
     assert space.params_of(Settings(max_num_seqs=32, policy="sjf")) == {"max_num_seqs": 32, "policy": "sjf"}
 
 
+@st.composite
+def spaces_around_a_start(draw: st.DrawFn) -> SearchSpace:
+    """As `--search` beside a `--set` value that lies within."""
+    space = draw(spaces())
+    values: dict[str, Any] = {}
+    for name, dimension in space.dimensions.items():
+        if isinstance(dimension, Choices):
+            values[name] = draw(st.sampled_from(dimension.values))
+        elif isinstance(dimension.low, int):
+            values[name] = draw(st.integers(dimension.low, int(dimension.high)))
+        else:
+            values[name] = draw(st.floats(dimension.low, dimension.high))
+    return replace(space, fixed=replace(space.fixed, **values))
+
+
+@given(space=spaces_around_a_start())
+@check(max_examples=150, deadline=None)
+def test_the_sampler_can_be_told_of_any_start_within_the_space(space: SearchSpace) -> None:
+    start = space.fixed.canonical()
+    params = space.params_of(start)
+    assert params is not None
+    assert suggestion_for(params, space) == start
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "low", "high"),
+    [
+        ("max_num_seqs", 100, 16, 200), ("gpu_memory_utilization", 0.905, 0.8, 0.95), ("queue_timeout", 1.25, 1.0, 9.0),
+        ("chunk_size", 300, 32, 1024),
+    ],
+)  # fmt: skip
+def test_a_start_that_is_no_round_number_is_told_as_it_is(name: str, value: float, low: float, high: float) -> None:
+    space = SearchSpace({name: Range(low, high)}, Settings.from_dict({name: value}))
+    params = space.params_of(space.fixed)
+    assert params is not None
+    assert params[name] == value
+
+
+def test_seats_that_the_budget_bounds_are_told_as_the_most_there_can_be() -> None:
+    space = SearchSpace({"max_num_seqs": Range(16, 250)}, Settings(max_num_seqs=225, max_num_batched_tokens=201))
+    assert space.params_of(space.fixed.canonical()) == {"max_num_seqs": 250}
+
+
+def test_aging_is_drawn_beside_a_drawn_victim_by_priority() -> None:
+    victims = Choices(("last", "lowest_priority"))
+    space = SearchSpace({"aging": Range(1.0, 60.0), "preemption_victim": victims}, Settings())
+    drawn = {params["preemption_victim"]: "aging" in params for _, params in suggestions(space, seed=1, count=20)}
+    assert drawn == {"last": False, "lowest_priority": True}
+
+
 def test_durations_and_sizes_are_drawn_as_people_type_them() -> None:
     sizes, timeouts = Range(1 << 28, 1 << 33), Range(0.5, 60.0)
     space = SearchSpace({"queue_timeout": timeouts, "swap_space": sizes}, Settings(preemption_mode="swap"))

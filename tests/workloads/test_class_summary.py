@@ -79,6 +79,23 @@ def test_recomputed_tokens_are_a_share_of_all_that_were_computed_for_the_class(r
     assert classes["batch"]["recomputed_share"] == 2 / (11 + 8)
 
 
+def test_the_longest_wait_is_that_of_any_request_whatever_became_of_it(
+    make_record: Callable[..., RequestRecord],
+) -> None:
+    records = [
+        make_record([(3 * S, 1)], index=0, t_sched=1 * S, t_admit=2 * S),
+        make_record([], index=1, status="queue_timeout", t_sched=1 * S, t_admit=None, t_end=9 * S),
+        make_record([], index=2, status="timeout", t_sched=2 * S, t_admit=9 * S, t_end=20 * S, class_name="other"),
+        make_record([], index=3, phase="warmup", t_sched=0, t_admit=9 * S),
+        make_record([], index=4, status="failed", t_send=None, t_admit=None, t_end=None, class_name="silent"),
+    ]
+    classes = summarize_classes(records, STEPS, WINDOW)
+    assert summarize(records, STEPS, WINDOW)["max_wait_ms"] == 8000
+    assert {name: numbers["max_wait_ms"] for name, numbers in classes.items()} == {
+        "all": 8000, "other": 7000, "silent": None
+    }  # fmt: skip
+
+
 def test_the_waits_of_a_class_are_those_of_its_requests(requests: list[RequestRecord]) -> None:
     classes = summarize_classes(requests, STEPS, WINDOW, SLO)
     chat = {cause: classes["chat"][f"mean_wait_{cause}_ms"] for cause in WAIT_CAUSES}
@@ -105,6 +122,6 @@ def test_a_workload_without_classes_has_one_that_says_what_the_summary_says(
     assert {
         f"{statistic}_{name}_ms" for statistic in ("mean", "p99") for name in ("ttft", "tpot", "e2el", "queue")
     } <= shared
-    assert shared >= WAITS | {"completed", "good_requests", "output_throughput", "num_shed"}
+    assert shared >= WAITS | {"completed", "good_requests", "output_throughput", "num_shed", "max_wait_ms"}
     by_request = {key: classes["all"][key] for key in shared - {"recomputed_share"}}
     assert by_request == {key: summary[key] for key in by_request}

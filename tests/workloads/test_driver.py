@@ -125,10 +125,10 @@ def test_a_fluctuating_closed_loop_follows_its_levels(make_engine):
         assert running == {plan.concurrency_at(now - start)}
 
 
-def test_a_closed_loop_of_refusals_pauses_between_them(make_engine):
+def test_in_a_closed_loop_of_refusals_each_client_pauses_between_them(make_engine):
     result = drive(make_engine(max_model_len=30), plan_of("arrival=closed:4", rate=None))
     assert {r.status for r in result.requests} == {"refused"}
-    assert len(window_of(result)) == 200
+    assert len(window_of(result)) == 4 * 200
 
 
 def test_progress_is_told_and_a_stop_is_heard(make_engine):

@@ -1,5 +1,6 @@
 """What the driver does when a request is turned away, or the engine waits for more of them: an engine by script."""
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -14,7 +15,8 @@ from engine.trace import IterationRecord
 from workloads.drive_result import DriveResult
 from workloads.driver import DriveError, drive
 from workloads.early_stop import VERDICT_SETTLED
-from workloads.metrics import ttft_ns
+from workloads.feed import TURNED_AWAY_PAUSE_NS
+from workloads.metrics import summarize, summarize_classes, ttft_ns
 from workloads.plan import WorkloadPlan, make_plan
 from workloads.records import RequestRecord
 from workloads.slo import parse_slo
@@ -125,6 +127,7 @@ def test_a_request_that_is_shed_has_ended_with_the_reason_and_the_run_goes_on() 
     assert (record.status, record.finish_reason, record.good) == ("shed", None, False)
     assert record.error == "req-3 was turned away: 4 wait already"
     assert (record.attempts, record.t_end, record.t_admit) == (1, record.t_send, None)
+    assert record.history == (RequestEvent(record.t_end or 0, "turned_away", 0, detail="max_queue_len"),)
 
 
 def test_a_request_that_is_shed_is_sent_again_when_it_was_told_to_and_recorded_once() -> None:
@@ -140,8 +143,32 @@ def test_a_request_that_is_shed_is_sent_again_when_it_was_told_to_and_recorded_o
     assert [r.index for r in result.requests] == list(range(len(result.requests)))
     assert (record.status, record.error, record.attempts) == ("ok", None, 3)
     assert (record.t_send, record.t_admit) == (sends[0][0], sends[2][0])
+    assert [(e.kind, e.time_ns) for e in record.history] == [
+        ("turned_away", sends[0][0]),
+        ("turned_away", sends[1][0]),
+        ("queued", sends[2][0]),
+        ("admitted", sends[2][0]),
+    ]
     assert ttft_ns(record) == sends[2][0] + STEP_NS - record.t_sched
     assert record.good is False
+
+
+def test_every_try_that_was_turned_away_is_counted_though_the_request_was_served_in_the_end() -> None:
+    engine = ScriptedEngine(lambda request, now: is_third(request, now) and request.attempt < 2)
+    result = drive(engine, plan_of(retries=2))
+    summary = summarize(result.requests, result.iterations, result.window)
+    only_class = summarize_classes(result.requests, result.iterations, result.window)["all"]
+    for numbers in (summary, only_class):
+        assert (numbers["num_shed"], numbers["num_turned_away"], numbers["num_retries"]) == (0, 2, 2)
+        # Two pauses of 2 s and a step under way at the end of each, in the mean over 20 requests.
+        assert 4000 / 20 <= numbers["mean_wait_retry_ms"] <= 4200 / 20
+        assert 4000 <= numbers["max_wait_ms"] <= 4200
+
+
+def test_a_request_given_up_has_been_turned_away_as_often_as_it_was_sent() -> None:
+    result = drive(ScriptedEngine(is_third), plan_of(retries=2))
+    summary = summarize(result.requests, result.iterations, result.window)
+    assert (summary["num_shed"], summary["num_turned_away"], summary["num_retries"]) == (1, 3, 2)
 
 
 @pytest.mark.parametrize("retries", [1, 2])
@@ -162,6 +189,7 @@ def test_a_request_that_waited_in_vain_has_ended_with_the_reason() -> None:
     for record in lost:
         assert (record.finish_reason, record.output_tokens, record.t_admit) == ("queue_timeout", 0, None)
         assert record.error == "turned away: not admitted within queue_timeout"
+        assert record.history[-1] == RequestEvent(record.t_end or 0, "turned_away", 0, detail="queue_timeout")
         assert record.t_end is not None
         assert record.t_send is not None
         assert S < record.t_end - record.t_send <= S + 2 * STEP_NS
@@ -179,13 +207,31 @@ def test_a_request_that_waited_in_vain_is_sent_again_after_a_second() -> None:
         queued = [e.time_ns for e in record.history if e.kind == "queued"]
         assert (record.t_send, record.attempts) == (sends[0], len(sends))
         assert queued == sends
+        away = [e for e in record.history if e.kind == "turned_away"]
+        assert {(e.detail, e.tokens) for e in away} == {("queue_timeout", 0)}
+        assert [e.time_ns + S for e in away] == pytest.approx(sends[1:], abs=STEP_NS)
+        assert [e.kind for e in record.history[-4:]] == ["queued", "turned_away", "queued", "admitted"]
         assert all(0 < b - a - patience_ns - S <= 2 * STEP_NS for a, b in pairwise(sends))
 
 
-def test_a_closed_loop_pauses_for_a_request_turned_away_for_good() -> None:
+def test_in_a_closed_loop_each_client_pauses_after_its_own_request_was_turned_away() -> None:
     result = drive(ScriptedEngine(lambda request, now: True), plan_of("closed:4", rate=None))
     assert {r.status for r in result.requests} == {"shed"}
-    assert len(window_of(result)) == 100
+    assert len(window_of(result)) == 4 * 10 * S // TURNED_AWAY_PAUSE_NS
+
+
+@pytest.mark.parametrize("one_in", [2, 3, 7])
+def test_a_closed_loop_keeps_its_number_of_clients_though_some_are_turned_away(one_in: int) -> None:
+    engine = ScriptedEngine(lambda request, now: int(request.request_id.removeprefix("req-")) % one_in == 0)
+    result = drive(engine, plan_of("closed:4", rate=None))
+    assert {r.status for r in window_of(result)} == {"ok", "shed"}
+    free = Counter((r.t_end or 0) + (r.status == "shed") * TURNED_AWAY_PAUSE_NS for r in result.requests)
+    first, others = result.requests[:4], result.requests[4:]
+    assert {r.t_sched for r in first} == {result.window.start_ns}
+    # Each of the others comes as one client gets free, and every client that was free until the end has sent one.
+    sent = Counter(r.t_sched for r in others)
+    assert sent <= free
+    assert set((free - sent).elements()) <= {t for t in free if t >= others[-1].t_sched}
 
 
 def test_in_a_closed_loop_a_request_to_be_sent_again_is_still_under_way() -> None:

@@ -57,6 +57,23 @@ def test_those_turned_away_come_back_and_are_served_when_the_burst_is_over(make_
     again = [r for r in result.requests if r.attempts > 1]
     assert len(again) > 5
     assert all(r.t_admit is not None and r.t_admit - r.t_sched >= S for r in again)
+    summary = summarize(result.requests, result.iterations, result.window)
+    again = [r for r in again if r.phase == "window"]
+    assert (summary["num_shed"], summary["num_queue_timeouts"]) == (0, 0)
+    assert summary["num_turned_away"] == summary["num_retries"] == sum(r.attempts - 1 for r in again)
+
+
+def test_what_a_client_waits_before_it_sends_again_is_no_wait_for_the_engine(make_engine) -> None:
+    plan = plan_of(rate=4.0, arrival="spikes:multiplier=20,length_s=1,every_s=11", retries=10)
+    result = drive(make_engine(seats=2, max_queue_len=3, queue_timeout=0.4), plan)
+    waits = wait_times(result.requests, result.iterations)
+    for record, by_cause in zip(result.requests, waits.by_cause, strict=True):
+        left_queue = record.t_end if record.t_admit is None else record.t_admit
+        assert by_cause.sum() == (left_queue or 0) - record.t_sched
+        # A client waits for a second or more; a try in vain for no longer than the limit, and the step it ends in.
+        retry = by_cause[WAIT_CAUSES.index("retry")]
+        assert retry >= (record.attempts - 1) * S
+        assert by_cause.sum() - retry <= record.attempts * (400 * MS + 3 * 10 * MS)
 
 
 @pytest.mark.parametrize(("arrival", "rate"), [("poisson", 8.0), ("closed:4", None), ("closed:2..6,period_s=2", None)])

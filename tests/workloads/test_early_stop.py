@@ -47,6 +47,18 @@ def test_requests_overdue_in_the_queue_settle_a_run_before_any_of_them_ends(make
     assert result.window.duration_s < 10
 
 
+def test_a_first_token_that_came_in_time_is_no_miss_because_the_run_stopped(make_engine):
+    slo = parse_slo("p95_ttft=1s")
+    result = drive(make_engine(seats=32, step_ms=50), plan_of("output_tokens=100", rate=10.0), slo=slo)
+    requests = [r for r in result.requests if r.phase == "window"]
+    in_time = [r for r in requests if r.t_first is not None and r.t_first - r.t_sched <= S]
+    verdict = slo.judge(result.requests)
+    assert result.stopped_early == "verdict settled"
+    assert any(r.status == "unfinished" for r in in_time)
+    assert verdict.state == "infeasible"
+    assert verdict.bounds[0].met_share == len(in_time) / len(requests)
+
+
 def test_a_backlog_that_grows_without_bound_stops_a_run_that_no_request_has_missed(make_engine):
     engine = make_engine(seats=2)
     result = drive(engine, plan_of(rate=50.0), slo=parse_slo("p95_e2e=20m"))

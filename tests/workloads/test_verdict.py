@@ -55,13 +55,34 @@ def test_the_observed_quantile_lies_within_the_bound_exactly_when_enough_request
     assert judge_bound(bound, window(94, 6)).observed_ns == 900 * MS
 
 
-@pytest.mark.parametrize("status", ["refused", "timeout", "failed", "unfinished"])
+@pytest.mark.parametrize("status", ["refused", "shed", "queue_timeout", "timeout", "failed"])
 def test_a_request_that_did_not_end_well_is_a_miss_of_every_bound(window, make_record, status):
     lost = [make_record(status=status, index=100 + i) for i in range(10)]
     for metric in ("ttft", "tpot", "itl", "e2e", "queue"):
         verdict = judge_bound(parse_bound(f"p95_{metric}=10s"), window(90, 0) + lost)
         assert not verdict.meets, metric
         assert verdict.observed_ns is None, metric
+
+
+def test_the_stop_of_a_run_undoes_nothing_of_what_was_known_of_a_request(window, make_record):
+    records = window(90, 0) + [make_record([], status="timeout", t_admit=None)] * 10
+    cut_short = [make_record(status="unfinished", index=200 + i) for i in range(100)]
+    shares = {
+        metric: judge_bound(parse_bound(f"p95_{metric}=10s"), records + cut_short).met_share
+        for metric in ("ttft", "queue", "tpot", "e2e")
+    }
+    # Its TTFT and queue time are known; its TPOT is not, and neither good nor bad; its E2E may be too long already.
+    assert shares == {"ttft": 190 / 200, "queue": 190 / 200, "tpot": 90 / 100, "e2e": 90 / 200}
+    late = [make_record([(11 * 1000 * MS, 1)], status="unfinished", index=200 + i) for i in range(100)]
+    assert judge_bound(parse_bound("p95_ttft=10s"), records + late).met_share == 90 / 200
+    gaps = judge_bound(parse_bound("p95_itl=150ms"), window(90, 0) + cut_short)
+    assert gaps.met_share == 1.0
+
+
+def test_a_request_that_waits_as_the_run_is_stopped_is_a_miss_of_every_bound(window, make_record):
+    waiting = [make_record([], status="unfinished", t_admit=None, max_tokens=2, index=200 + i) for i in range(10)]
+    for metric in ("ttft", "tpot", "itl", "e2e", "queue"):
+        assert not judge_bound(parse_bound(f"p95_{metric}=10s"), window(90, 0) + waiting).meets, metric
 
 
 def test_a_request_without_any_token_is_a_miss_of_ttft(window, make_record):

@@ -28,10 +28,22 @@ def steps_of(*rows: tuple[int, str | None, str | None]) -> list[IterationRecord]
 
 
 def request_of(
-    t_sched: int, admit: int | None, end: int | None, returns: Sequence[tuple[int, int | None]] = (), **changes: Any
+    t_sched: int,
+    admit: int | None,
+    end: int | None,
+    returns: Sequence[tuple[int, int | None]] = (),
+    tries: Sequence[tuple[int, int | None]] = (),
+    **changes: Any,
 ) -> RequestRecord:
-    """A request with preemptions and returns; a return of None never came."""
+    """A request with preemptions and returns; before those, times of being turned away and sent again.
+
+    A return, or a sending, of None never came. One that is turned away as it is sent never got into the queue.
+    """
     history = [RequestEvent(t_sched, "queued", 10)]
+    for i, (away, again) in enumerate(tries):
+        history.append(RequestEvent(away, "turned_away", 0, detail="max_queue_len"))
+        if again is not None and (i + 1 == len(tries) or tries[i + 1][0] > again):
+            history.append(RequestEvent(again, "queued", 10))
     if admit is not None:
         history.append(RequestEvent(admit, "admitted", 0))
     for preempted, admitted in returns:
@@ -86,7 +98,31 @@ def test_a_wait_without_an_end_lasts_to_the_end_of_the_request() -> None:
     assert waits_of(request_of(0, 0, 35, returns=[(12, None)]), steps) == {"batch": 23}
 
 
-def test_the_wait_of_a_request_sent_again_counts_from_the_first_time() -> None:
+def test_the_time_between_being_turned_away_and_being_sent_again_is_not_the_engines() -> None:
+    steps = steps_of((0, "seats", None), (10, "seats", None), (20, "budget", None), (45, "seats", None))
+    # In vain from 0 to 25 and at 32, and sent once more at 42.
+    request = request_of(0, 50, 99, tries=[(25, 32), (32, 42)], t_send=3, attempts=3)
+    assert waits_of(request, steps) == {"step": 10 + 3, "seats": 10 + 5, "budget": 5, "retry": 7 + 10}
+
+
+def test_a_request_that_ends_before_it_is_sent_again_has_waited_for_that_until_its_end() -> None:
+    steps = steps_of((0, "seats", None), (10, "budget", None))
+    assert waits_of(request_of(0, None, 35, tries=[(12, None)]), steps) == {"seats": 10, "budget": 2, "retry": 23}
+    assert waits_of(request_of(0, None, 12, tries=[(12, None)]), steps) == {"seats": 10, "budget": 2}
+
+
+def test_a_request_sent_again_while_nothing_runs_waits_for_its_own_batch() -> None:
+    steps = steps_of((0, "seats", None), (30, None, None))
+    history = (
+        RequestEvent(0, "queued", 10),
+        RequestEvent(4, "turned_away", 0, detail="queue_timeout"),
+        RequestEvent(20, "queued", 10, detail="batch"),
+        RequestEvent(30, "admitted", 0),
+    )
+    assert waits_of(request_of(0, 30, 99, history=history), steps) == {"seats": 4, "retry": 16, "batch": 10}
+
+
+def test_a_record_that_does_not_tell_its_tries_has_waited_for_the_engine_all_the_time() -> None:
     steps = steps_of((0, "seats", None), (10, "seats", None), (50, None, None))
     assert waits_of(request_of(0, 50, 99, t_send=3, attempts=3), steps) == {"step": 10, "seats": 40}
 
@@ -116,6 +152,7 @@ def test_a_summary_gives_means_by_cause_and_the_sum_after_preemptions() -> None:
 
 
 times = st.integers(0, 60)
+RETURN, AWAY = -1, -2
 
 
 @st.composite
@@ -124,11 +161,19 @@ def requests_of(draw: st.DrawFn, number: int) -> RequestRecord:
     t_sched, *rest = moments
     t_send = min(draw(st.integers(0, 5)) + t_sched, rest[0])
     end = rest.pop()
+    tries: list[tuple[int, int | None]] = []
+    for _ in range(draw(st.integers(0, 2))):
+        if rest:
+            away = rest.pop(0)
+            tries.append((away, rest[0] if rest else None))
+            # What comes next is the sending itself, or a try that fails at once or later.
+            fails_at_once = draw(st.booleans())
+            del rest[: 0 if fails_at_once else 1]
     admit = rest.pop(0) if rest else None
     pairs: list[tuple[int, int | None]] = []
     while rest:
         pairs.append((rest.pop(0), rest.pop(0) if rest else None))
-    return request_of(t_sched, admit, end, pairs, t_send=t_send, request_id=f"req-{number}")
+    return request_of(t_sched, admit, end, pairs, tries, t_send=t_send, request_id=f"req-{number}")
 
 
 @st.composite
@@ -144,20 +189,23 @@ def traces(draw: st.DrawFn) -> tuple[list[RequestRecord], list[IterationRecord]]
 
 
 def spans_of(request: RequestRecord) -> list[tuple[int, int, int]]:
-    """Begin, end, and the moment from which steps are asked for the cause."""
-    end = request.t_end
-    assert end is not None
+    """Begin, end, and the moment from which steps are asked for the cause; RETURN after a preemption, AWAY for none."""
+    assert request.t_end is not None
     assert request.t_send is not None
-    spans = [(request.t_sched, end if request.t_admit is None else request.t_admit, request.t_send)]
-    kinds = [e for e in request.history if e.kind in ("preempted", "admitted")]
-    for i, event in enumerate(kinds):
-        if event.kind == "preempted":
-            spans.append((event.time_ns, kinds[i + 1].time_ns if i + 1 < len(kinds) else end, -1))
+    spans: list[tuple[int, int, int]] = []
+    begin, asked_from, waits = request.t_sched, request.t_send, True
+    for event in (*request.history[1:], RequestEvent(request.t_end, "finished", 0)):
+        if waits:
+            spans.append((begin, event.time_ns, asked_from))
+        waits = event.kind != "admitted"
+        begin, asked_from = event.time_ns, {"turned_away": AWAY, "preempted": RETURN}.get(event.kind, event.time_ns)
     return spans
 
 
 def cause_at(t: int, sent: int, request: RequestRecord, steps: Sequence[IterationRecord]) -> str:
     """The cause by the rule itself, at one moment."""
+    if sent == AWAY:
+        return "retry"
     begun = [s for s in steps if s.t_start <= t]
     if not begun or (sent >= 0 and not any(s.t_start >= sent for s in begun)) or begun[-1].wait_cause is None:
         return "step"
@@ -177,7 +225,7 @@ def test_every_moment_of_a_wait_counts_once_under_the_cause_of_the_step_before_i
         moments = [cause_at(t, sent, request, steps) for begin, end, sent in spans for t in range(begin, end)]
         assert waits.by_cause[i].tolist() == [moments.count(cause) for cause in WAIT_CAUSES]
         assert waits.by_cause[i].sum() == sum(end - begin for begin, end, _ in spans)
-        assert waits.after_preemption[i] == sum(end - begin for begin, end, _ in spans[1:])
+        assert waits.after_preemption[i] == sum(end - begin for begin, end, sent in spans if sent == RETURN)
 
 
 def test_waits_are_taken_and_joined_request_by_request() -> None:

@@ -6,6 +6,7 @@ from tuner.arguments import TuneArguments
 from tuner.cli.output import INTERRUPTED_CODE, print_json, print_summary
 from tuner.folders import new_folder, require_writable
 from tuner.interrupt import deferred_interrupts
+from tuner.notices import chosen_settings
 from tuner.progress import ProgressDisplay
 from tuner.targets.bundled import BundledTarget
 from workloads.early_stop import INTERRUPTED
@@ -27,7 +28,8 @@ def run_bench(arguments: TuneArguments, *, out: str | None, as_json: bool) -> in
     from workloads.records import write_run
 
     display = ProgressDisplay(Console(stderr=True))
-    slo, spec, settings = arguments.parse_slo(), arguments.load_workload(), arguments.settings()
+    slo, spec = arguments.parse_slo(), arguments.load_workload()
+    settings = chosen_settings(arguments.set, display.say)
     rate = arguments.one_rate(spec, "tune bench")
     load = arguments.run_lengths(None).load(rate, arguments.seed)
     folder = new_folder(out, f"{datetime.date.today():%Y-%m-%d}-bench-{spec.name}")

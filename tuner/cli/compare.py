@@ -26,7 +26,8 @@ def run_compare(arguments: TuneArguments, what: str, *, repeats: int, out: str |
     compared = run_comparison(arguments, what, repeats=repeats, out=out, command=this_command(), display=display)
     where = shlex.quote(str(compared.folder))
     if not compared.record["runs"]:
-        display.say(f"interrupted before the first run was whole; what it had measured is in {where}")
+        kept = f"; what it had measured is in {where}" if compared.folder.exists() else ""
+        display.say(f"interrupted before the first run was whole{kept}")
         return INTERRUPTED_CODE
     if as_json:
         report = compared.folder / HTML_FILE

@@ -34,7 +34,7 @@ def serve(
     from engine.errors import UserError
     from engine.model.resolve import resolve_model
     from engine.server.run import EngineServer, listen
-    from tuner.settings import Settings
+    from tuner.notices import chosen_settings
     from tuner.targets.bundled import CPU_DEFAULT_MODEL, GPU_DEFAULT_MODEL
     from tuner.units import parse_bytes, parse_duration_s
 
@@ -45,7 +45,7 @@ def serve(
             "choose cpu or cuda"
         )
     drain_s = parse_duration_s("--drain-timeout", drain_timeout)
-    settings = Settings().override(set_ or [])
+    settings = chosen_settings(set_ or [], _say)
     config = EngineConfig(
         ModelConfig(
             model or (CPU_DEFAULT_MODEL if place == "cpu" else GPU_DEFAULT_MODEL),

@@ -17,11 +17,12 @@ from tuner.cli.output import INTERRUPTED_CODE, print_json, print_summary, this_c
 from tuner.environment import tool_version
 from tuner.folders import new_folder, require_writable
 from tuner.lock import alone_in
+from tuner.notices import say_inert, with_queue_delay
 from tuner.progress import ProgressDisplay
 from tuner.runner import RunLengths, Runner
 from tuner.search import BaselineFailed, StudyOptions, Tuner
 from tuner.settings import Settings
-from tuner.space import Choices, SearchSpace, default_space, with_queue_delay, with_search
+from tuner.space import SearchSpace, default_space, with_search
 from tuner.store import BEST_FILE, StudyStore
 from tuner.targets.bundled import BundledTarget
 from tuner.units import parse_duration_s
@@ -72,9 +73,7 @@ def _prepare(arguments: TuneArguments, store: StudyStore | None, out: str | None
         folder = new_folder(out, f"{datetime.date.today():%Y-%m-%d}-{spec.name}")
         require_writable(folder)
     target = BundledTarget(arguments.target_options(), spec, fixed, display.say)
-    space = _space(arguments, fixed, target)
-    if space.fixed != fixed:
-        display.say(f"max_queue_delay={space.fixed.max_queue_delay:g}s for dynamic batches; --set or --search another")
+    space = _space(arguments, fixed, target, display)
     if store is None:
         store = StudyStore.create(folder, _new_record(arguments, target, slo, space, limits, lengths))
     budget = Budget(limits[0], store.record["elapsed_s"])
@@ -98,10 +97,10 @@ def _run(tuner: Tuner, *, is_new: bool, as_json: bool) -> int:
         write_reports(store.path)
         display.say(f"interrupted; everything measured is stored: tune --resume {shlex.quote(str(store.path))} goes on")
         return INTERRUPTED_CODE
-    except UserError as error:
+    except Exception as error:
         if store.runs:
             write_reports(store.path)
-        elif is_new and not isinstance(error, BaselineFailed):
+        elif is_new and isinstance(error, UserError) and not isinstance(error, BaselineFailed):
             store.discard()
         raise
     files = write_reports(store.path)
@@ -122,7 +121,7 @@ def _limits(arguments: TuneArguments, simulated: bool) -> tuple[float | None, in
     return None if budget is None else parse_duration_s("--budget", budget), trials
 
 
-def _space(arguments: TuneArguments, fixed: Settings, target: BundledTarget) -> SearchSpace:
+def _space(arguments: TuneArguments, fixed: Settings, target: BundledTarget, display: ProgressDisplay) -> SearchSpace:
     held = arguments.names_set()
     # The largest step that is searched needs the most memory, so every setting of the space has room.
     largest_step = 16384 if target.on_gpu else 4096
@@ -134,9 +133,10 @@ def _space(arguments: TuneArguments, fixed: Settings, target: BundledTarget) -> 
         max_resident_requests=target.max_resident_requests(fixed, 0.95),
     )
     space = with_search(space, arguments.search)
-    batching = space.dimensions.get("batching")
-    batchings = batching.values if isinstance(batching, Choices) else ()
-    return replace(space, fixed=with_queue_delay(fixed, batchings, [*held, *space.dimensions]))
+    batchings = {settings.batching for settings in space.corners()}
+    space = replace(space, fixed=with_queue_delay(fixed, batchings, [*held, *space.dimensions], display.say))
+    say_inert(held, space.corners(), display.say)
+    return space
 
 
 def _new_record(

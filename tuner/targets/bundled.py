@@ -8,7 +8,7 @@ from engine.build import find_device, load_executor, say_nothing
 from engine.clock import VirtualClock
 from engine.config import EngineConfig, ModelConfig
 from engine.engine import Engine, kv_budget
-from engine.errors import UserError
+from engine.errors import KVCacheTooSmall, OutOfDeviceMemory, SwapSpaceTooSmall, UserError
 from engine.executor.base import Executor
 from engine.executor.simulated import SimulatedExecutor
 from engine.model.resolve import resolve_model
@@ -73,6 +73,9 @@ class Measured:
     iterations: list[IterationRecord]
     error: str | None = None
 
+
+DOES_NOT_FIT = (KVCacheTooSmall, SwapSpaceTooSmall, OutOfDeviceMemory)
+"""What says of one setting that it cannot run here, and nothing of any other."""
 
 GPU_DEFAULT_MODEL = "random:qwen2.5-7b"
 CPU_DEFAULT_MODEL = "smollm2-135m"
@@ -154,6 +157,7 @@ class BundledTarget:
 
         Raises:
             KVCacheTooSmall: the settings leave no room for one longest request.
+            SwapSpaceTooSmall: their swap space holds not one block.
             OutOfDeviceMemory: they do not fit into the device's memory.
         """
         if isinstance(self.executor, SimulatedExecutor):
@@ -204,14 +208,14 @@ class BundledTarget:
     def burst(self, settings: Settings, num_requests: int, seed: int) -> tuple[float, float]:
         """Serve requests that all arrive at once: a first idea of capacity and service time. Warms the engine up too.
 
-        Nobody is turned away: what the engine can serve is the question here.
+        Nobody is turned away and no batch waits to grow: what the engine can serve is the question here.
 
         Returns:
             Requests served per second, and the mean time in seconds from a request's admission to its end.
         """
         from engine.request import Request, SamplingParams
 
-        self._reconfigure(settings.without_admission_limits())
+        self._reconfigure(settings.unrestrained())
         plan = make_plan(
             self.spec, rate=1.0 if self.spec.is_open_loop else None, seed=seed,
             vocab_size=self.source.arch.vocab_size, warmup_s=0, window_s=1,
