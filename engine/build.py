@@ -1,16 +1,19 @@
 """From an `EngineConfig` to something that runs: finds model and device, refuses early what cannot fit."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.errors import UserError
 from engine.executor.base import Executor
+from engine.executor.learnt_device import LearntDevice, LearntExecutor
 from engine.executor.roofline import Roofline, find_card
 from engine.executor.simulated import SimulatedExecutor
 from engine.kv_cache.sizing import GIB, KVBudget
 from engine.model.resolve import ModelSource
 
 SIMULATED_PREFIX = "sim:"
+LEARNT_SUFFIX = ".json"
 # A model that could take more is not sized for it unless asked: one such request would want the whole KV cache.
 AUTO_MAX_MODEL_LEN = 8192
 
@@ -26,7 +29,8 @@ def find_device(name: str) -> str:
         UserError: no such device.
     """
     if name.startswith(SIMULATED_PREFIX):
-        find_card(name.removeprefix(SIMULATED_PREFIX))
+        if find_learnt_device(name) is None:
+            find_card(name.removeprefix(SIMULATED_PREFIX))
         return name
     import torch
 
@@ -35,6 +39,23 @@ def find_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return str(resolve_device(name))
+
+
+def find_learnt_device(name: str) -> LearntDevice | None:
+    """What a file says of a device, for `sim:FILE.json`; None for all other names.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    if not name.startswith(SIMULATED_PREFIX) or not name.endswith(LEARNT_SUFFIX):
+        return None
+    return LearntDevice.load(Path(name.removeprefix(SIMULATED_PREFIX)))
+
+
+def behaves_like_cpu(device: str) -> bool:
+    """Whether defaults and ranges that suit a CPU suit this device, as `find_device` names it: a CPU, or one learnt."""
+    learnt = find_learnt_device(device)
+    return device == "cpu" if learnt is None else learnt.kind == "cpu"
 
 
 def load_executor(
@@ -96,6 +117,9 @@ def choose_max_model_len(asked: int | None, source: ModelSource, longest_request
 
 
 def _simulated(config: EngineConfig, source: ModelSource, device: str, max_model_len: int) -> SimulatedExecutor:
+    learnt = find_learnt_device(device)
+    if learnt is not None:
+        return _learnt(config, source, device, learnt, max_model_len)
     card = find_card(device.removeprefix(SIMULATED_PREFIX))
     bytes_per_element = 4 if config.model.dtype == "float32" else 2
     return SimulatedExecutor(
@@ -105,6 +129,22 @@ def _simulated(config: EngineConfig, source: ModelSource, device: str, max_model
         device_memory_bytes=config.device_memory_bytes or int(card.memory_gib * GIB),
         max_model_len=max_model_len,
         bytes_per_element=bytes_per_element,
+    )
+
+
+def _learnt(
+    config: EngineConfig, source: ModelSource, name: str, device: LearntDevice, max_model_len: int
+) -> LearntExecutor:
+    if source.name != device.model:
+        raise UserError(f"device {name!r} was learnt with the model {device.model}, and says nothing of {source.name}")
+    if config.model.dtype not in ("auto", device.dtype):
+        raise UserError(f"device {name!r} was learnt in {device.dtype}, and says nothing of {config.model.dtype}")
+    return LearntExecutor(
+        device,
+        source.arch,
+        device_name=name,
+        max_model_len=max_model_len,
+        device_memory_bytes=config.device_memory_bytes,
     )
 
 

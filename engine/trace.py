@@ -13,6 +13,7 @@ class IterationRecord:
         prefill_tokens, prefill_seqs: tokens of chunks that fill a prompt (or fill it again after a preemption).
         decode_tokens, decode_seqs: tokens of requests that go on producing, one each.
         context_tokens: sum over the step's requests of the tokens each attends to at its last row.
+        attended_tokens: sum over the step's tokens of the tokens each attends to, itself among them.
         cached_tokens: tokens that requests admitted in this step found in the prefix cache.
         running, waiting: requests after scheduling.
         kv_blocks_used, kv_blocks_total: blocks owned after scheduling, and usable ones.
@@ -37,6 +38,7 @@ class IterationRecord:
     prefill_seqs: int
     decode_seqs: int
     context_tokens: int
+    attended_tokens: int
     cached_tokens: int
     running: int
     waiting: int

@@ -169,7 +169,7 @@ def repeat_section(record: Mapping[str, Any], commands: tuple[Command, ...]) -> 
         ("Updated", text(record.get("updated"))),
         ("Time spent", seconds(record.get("elapsed_s"))),
         ("Budget", seconds(options.get("budget_s"))),
-        ("Sampler", text(options.get("sampler"))),
+        ("Strategy", text(options.get("strategy") or options.get("sampler"))),
         ("Seed", text(record.get("seed"))),
         ("SLO", text(record.get("slo"))),
         ("Model", model_text(record["model"])),

@@ -20,6 +20,7 @@ from reports.format import (
     text,
 )
 from reports.headline import recommended, study_headline
+from reports.prediction_view import prediction_section
 from reports.preemption_view import preemptions_section
 from reports.result_rows import MAIN_ROWS, MORE_ROWS, ResultRow, shown
 from reports.sections import (
@@ -62,6 +63,7 @@ def study_report(folder: StudyFolder) -> Report:
             preemptions_section(runs),
             latency_section(runs, bounds),
             _trials(folder),
+            *([predicted] if (predicted := prediction_section(study["trials"])) else []),
             diagnosis_section(runs),
             repeat_section(study, command),
         ),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.build import find_device
+from engine.build import behaves_like_cpu, find_device
 from engine.errors import UserError
 from tuner.runner import RunLengths
 from tuner.settings import Settings, parse_assignment
@@ -37,6 +37,7 @@ class TuneArguments:
     device_memory: str | None = None
     set: Sequence[str] = field(default_factory=list)
     search: Sequence[str] = field(default_factory=list)
+    strategy: str = "tpe"
     budget: str | None = None
     trials: int | None = None
     window: str | None = None
@@ -100,7 +101,7 @@ class TuneArguments:
 
     def load_workload(self) -> WorkloadSpec:
         """The workload with its overrides; the default depends on the device."""
-        default = "chat-small" if find_device(self.device) == "cpu" else "chat"
+        default = "chat-small" if behaves_like_cpu(find_device(self.device)) else "chat"
         overrides = {"arrival": self.arrival, "prompt_tokens": self.prompt_tokens, "output_tokens": self.output_tokens}
         return load_spec(self.workload or default, [f"{k}={v}" for k, v in overrides.items() if v is not None])
 

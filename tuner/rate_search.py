@@ -114,6 +114,24 @@ class RateRace:
 
 
 @dataclass(slots=True)
+class PredictedRate(RateSearch):
+    """Begins at the rate that a setting is predicted to hold, and gives up when that is no better than the best so far.
+
+    Attributes:
+        best: highest rate held by any setting so far; None for none.
+    """
+
+    max_runs: int = 5
+    best: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """The limit is bracketed, or known not to lie above the best."""
+        beaten = self.best is not None and self.failed is not None and self.failed <= FIRST_STEP * self.best
+        return RateSearch.is_over.fget(self) or (beaten and self.held is None)  # type: ignore[attr-defined]
+
+
+@dataclass(slots=True)
 class FixedRate:
     """The one rate that the user asked for; None for a closed loop, which has no rate."""
 

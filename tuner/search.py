@@ -1,7 +1,6 @@
 """The study: baseline, search, confirmation. Every step is stored as soon as it is made, so that it can go on."""
 
 import shlex
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,12 +9,16 @@ from engine.errors import OutOfDeviceMemory, UserError
 from tuner.confirmation import EXPECTED_RUNS, Confirmation
 from tuner.importance import importance
 from tuner.notices import missed_everywhere
-from tuner.rate_search import FixedRate, RateRace, RateSearch, RateStrategy
+from tuner.rate_search import FixedRate, PredictedRate, RateRace, RateSearch, RateStrategy
 from tuner.runner import Runner
 from tuner.settings import Settings
 from tuner.space import SearchSpace
+from tuner.strategies.base import Search
+from tuner.strategies.registry import strategy_named
+from tuner.strategies.sampled import told_numbers
 from tuner.targets.bundled import DOES_NOT_FIT
-from tuner.trial import Trial, outcome
+from tuner.trial import Predicted, Trial
+from tuner.twin.of_study import twin_of
 
 if TYPE_CHECKING:
     import optuna
@@ -25,8 +28,6 @@ BURST_REQUESTS = {"cpu": 24, "gpu": 128}
 # A saturated burst overstates what holds under an SLO.
 START_SHARE_OF_BURST = 0.75
 BASELINE_SHARE = 0.35
-MAX_DUPLICATES = 30
-FIRST_RANDOM_TRIALS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,11 @@ class StudyOptions:
     Attributes:
         rate: requests per second; None for the highest that holds, or for a closed loop.
         trials: most settings to try beside the baseline; None for no limit.
-        seed: of the workload and of the sampler.
+        seed: of the workload and of the strategy.
         command: the command line, to repeat it.
         warmup_follows_service: lengthen the warm-up to the time that requests are served for; false where the user
             has set it.
+        strategy: what proposes settings, by its name.
     """
 
     rate: float | None
@@ -47,6 +49,7 @@ class StudyOptions:
     seed: int
     command: Sequence[str] = ()
     warmup_follows_service: bool = True
+    strategy: str = "tpe"
 
 
 class BaselineFailed(UserError):
@@ -151,52 +154,34 @@ class Tuner:
     # Search
 
     def _search(self) -> "optuna.Study":
-        study = self._open_study()
-        duplicates = 0
-        while self._may_start_trial() and duplicates < MAX_DUPLICATES:
-            asked = study.ask()
-            settings = self.space.suggest(asked)
-            asked.set_user_attr("settings", settings.to_dict())
-            trial = next((t for t in self.trials if t.settings == settings), None)
-            duplicates = duplicates + 1 if trial else 0
-            if trial is None:
-                trial = self._begin("search", settings)
-                self._measure(trial, self._strategy(), keep_s=self._confirmation_s())
-            _tell(study, asked, trial)
-        if duplicates >= MAX_DUPLICATES:
-            self.display.say("the sampler only repeats settings that are known: the search space is used up")
-        return study
-
-    def _open_study(self) -> "optuna.Study":
-        """The Optuna study with everything that is known already."""
-        import optuna
-
         study = self.store.optuna_study()
-        told = study.get_trials(deepcopy=False)
-        with warnings.catch_warnings():
-            # Grouping is what lets the sampler see settings together although the chunk size is conditional.
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            # A resumed sampler must go on to new settings instead of drawing its first ones again.
-            study.sampler = optuna.samplers.TPESampler(
-                seed=self.options.seed + len(told), n_startup_trials=FIRST_RANDOM_TRIALS, multivariate=True, group=True
-            )
-        baseline = self.trials[0]
-        params = self.space.params_of(baseline.settings)
-        if not told and params is not None:
-            study.enqueue_trial(params)
-            asked = study.ask()
-            self.space.suggest(asked)
-            _tell(study, asked, baseline)
-        for frozen in told:
-            if frozen.state == optuna.trial.TrialState.RUNNING:
-                # Its process ended in the middle: the same settings come first now, with the runs they have.
-                study.tell(frozen.number, state=optuna.trial.TrialState.FAIL)
-                if frozen.params:
-                    study.enqueue_trial(frozen.params)
-        self._restore({t.user_attrs.get("trial") for t in told if t.state == optuna.trial.TrialState.COMPLETE})
+        self._restore(told_numbers(study))
+        search = Search(
+            *(study, self.space, self.options.seed, self.trials, self._used_share, self.display.say),
+            make_twin=lambda: twin_of(self.runner, self.options.seed),
+            searches_rate=self._searches_rate,
+        )
+        strategy = strategy_named(self.options.strategy)(search)
+        while self._may_start_trial():
+            settings = strategy.propose()
+            if settings is None:
+                break
+            trial = self._begin("search", settings, search.predicted.get(settings))
+            self._measure(trial, self._rate_strategy(trial), keep_s=self._confirmation_s())
+            strategy.learn(trial)
         return study
 
-    def _restore(self, told: set[int | None]) -> None:
+    def _used_share(self) -> float:
+        """How much of the search is over, by its trials or its time, whichever is further on."""
+        trials, left_s = self.options.trials, self.budget.left_s
+        shares = [0.0] if trials is None else [(len(self.trials) - 1) / trials]
+        if left_s is not None:
+            used_s = sum(t.elapsed_s for t in self.trials[1:])
+            left_s = max(0.0, left_s - self._confirmation_s())
+            shares.append(used_s / (used_s + left_s) if left_s else 1.0)
+        return min(1.0, max(shares))
+
+    def _restore(self, told: set[int]) -> None:
         """Take the trials that an earlier process finished from the record."""
         runs = {run.path: run for run in self.store.runs}
         for stored in self.store.record["trials"]:
@@ -206,9 +191,11 @@ class Tuner:
             self.display.say(f"{len(self.trials) - 1} settings were tried before; going on")
         self._save(trials=[])
 
-    def _strategy(self) -> RateStrategy:
+    def _rate_strategy(self, trial: Trial) -> RateStrategy:
         if not self._searches_rate:
             return FixedRate(self.options.rate)
+        if trial.predicted is not None and trial.predicted[0] is not None:
+            return PredictedRate(trial.predicted[0], best=self._best_rate)
         if self.best is not None and self.best.decisive is not None:
             assert self.best.decisive.rate is not None
             return RateRace(self.best.decisive.rate)
@@ -229,9 +216,9 @@ class Tuner:
     def _confirmation_s(self) -> float:
         return EXPECTED_RUNS * self.runner.estimate_s(self._best_rate)
 
-    def _begin(self, kind: str, settings: Settings) -> Trial:
+    def _begin(self, kind: str, settings: Settings, predicted: Predicted | None = None) -> Trial:
         number = max((t.number for t in self.trials), default=-1) + 1
-        trial = Trial(number, kind, settings)
+        trial = Trial(number, kind, settings, predicted=predicted)
         self.trials.append(trial)
         self._save()
         return trial
@@ -316,10 +303,3 @@ class Tuner:
             "rate": best["rate"],
             "is_default": best["is_default"],
         } | {key: record[key] for key in evidence}
-
-
-def _tell(study: "optuna.Study", asked: "optuna.Trial", trial: Trial) -> None:
-    value, constraint = outcome(trial)
-    asked.set_user_attr("trial", trial.number)
-    asked.set_constraint("slo", constraint)
-    study.tell(asked, value)

@@ -7,10 +7,13 @@ from typing import Any
 from tuner.settings import Settings
 from tuner.store import Run
 
+Predicted = tuple[float | None, float]
+"""What a strategy expected of settings: the rate that they hold (None for none), and the goodput there."""
+
 
 @dataclass(slots=True)
 class Trial:
-    """One setting and what its runs said."""
+    """One setting and what its runs said; `predicted` is what was expected of it before."""
 
     number: int
     kind: str
@@ -19,6 +22,7 @@ class Trial:
     error: str | None = None
     runs: list[Run] = field(default_factory=list)
     elapsed_s: float = 0.0
+    predicted: Predicted | None = None
 
     @property
     def decisive(self) -> Run | None:
@@ -50,6 +54,7 @@ class Trial:
             error=stored["error"],
             runs=[runs[r["path"]] for r in stored["runs"] if r["path"] in runs],
             elapsed_s=stored["elapsed_s"],
+            predicted=tuple(stored["predicted"]) if stored.get("predicted") else None,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,6 +71,7 @@ class Trial:
             "error": self.error,
             "runs": [r.to_dict() for r in self.runs],
             "elapsed_s": self.elapsed_s,
+            "predicted": self.predicted,
         }
 
 

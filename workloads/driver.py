@@ -200,14 +200,18 @@ class _Drive:
     def _step(self) -> None:
         events, iteration = self._engine.step()
         self._iterations.append(iteration)
-        for event in events:
-            inflight = self._under_way[event.request_id]
-            inflight.take(event)
-            if inflight.status is None:
+        under_way = self._under_way
+        for request_id, token_ids, time_ns, finish_reason in events:
+            inflight = under_way[request_id]
+            if token_ids:  # once per token of the run: not worth a call of a method
+                inflight.chunk_times.append(time_ns)
+                inflight.chunk_tokens.append(len(token_ids))
+            if finish_reason is None:
                 continue
-            del self._under_way[event.request_id]
+            inflight.finish(time_ns, finish_reason)
+            del under_way[request_id]
             if inflight.status == "queue_timeout":
-                self._retry_or_record(inflight, event.time_ns, RETRY_AFTER_QUEUE_TIMEOUT_S)
+                self._retry_or_record(inflight, time_ns, RETRY_AFTER_QUEUE_TIMEOUT_S)
             else:
                 self._record(inflight)
 

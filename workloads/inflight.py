@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, replace
 
 from engine.errors import RequestShed
 from engine.request import FinishReason, Request, RequestEvent, SamplingParams
-from engine.scheduler.plan import TokenEvent
 from workloads.plan import RequestPlan
 from workloads.records import TURNED_AWAY, Phase, RequestRecord, Status
 from workloads.slo import Slo
@@ -19,6 +18,7 @@ class InFlight:
         t_send: set as it is handed to the engine for the first time.
         attempts: how often it was sent.
         status: None while it is under way, which it is too while it waits to be sent again.
+        chunk_times, chunk_tokens: when tokens came, and how many at once.
         earlier_history: what was noted of the attempts before this one.
     """
 
@@ -55,16 +55,13 @@ class InFlight:
         self.earlier_history += self.request.history
         self.request = _engine_request(self.plan, self.t_sched, self.request.sampling, attempt=self.attempts)
 
-    def take(self, event: TokenEvent) -> None:
-        """Note the tokens of an event, and the end if it is the last."""
-        if event.token_ids:
-            self.chunk_times.append(event.time_ns)
-            self.chunk_tokens.append(len(event.token_ids))
-        if event.finish_reason == FinishReason.QUEUE_TIMEOUT:
-            reason = "turned away: not admitted within queue_timeout"
-            self._turn_away("queue_timeout", event.time_ns, "queue_timeout", reason, str(event.finish_reason))
-        elif event.finish_reason is not None:
-            self.end("ok", event.time_ns, finish_reason=str(event.finish_reason))
+    def finish(self, time_ns: int, finish_reason: str) -> None:
+        """The engine ended it, for a reason of its own."""
+        if finish_reason == FinishReason.QUEUE_TIMEOUT:
+            error = "turned away: not admitted within queue_timeout"
+            self._turn_away("queue_timeout", time_ns, "queue_timeout", error, str(finish_reason))
+        else:
+            self.end("ok", time_ns, finish_reason=str(finish_reason))
 
     def shed(self, now: int, shed: RequestShed) -> None:
         """The engine turned it away at the door."""

@@ -13,6 +13,7 @@ from engine.errors import UserError
 from workloads.arrivals import ClosedLoop, OpenLoop
 from workloads.lengths import Lengths
 from workloads.metrics import NS_PER_S
+from workloads.prefixes import PrefixSource
 from workloads.records import Phase
 from workloads.spec import WorkloadSpec
 from workloads.streams import stream
@@ -37,6 +38,7 @@ class RequestPlan:
         max_tokens: output tokens to produce, exactly.
         phase: by the scheduled arrival; None in a closed loop, where the moment decides.
         class_name, priority: of its class.
+        shared_prefix_tokens: so many tokens at the head of the prompt are those of other requests too.
     """
 
     index: int
@@ -46,6 +48,7 @@ class RequestPlan:
     phase: Phase | None
     class_name: str
     priority: int
+    shared_prefix_tokens: int = 0
 
     @property
     def prompt_token_ids(self) -> list[int]:
@@ -124,12 +127,15 @@ class WorkloadPlan:
 
         classes = self.spec.request_classes
         tokens = stream(self.seed, "tokens")
+        shared = self.spec.shared_prefix
+        prefixes = None if shared is None else PrefixSource(shared, self.seed, vocab_size)
         lengths = {name: self._lengths(name) for name in classes}
         for index, (offset_ns, name) in enumerate(zip(self._offsets(), self._class_names(), strict=True)):
             prompt_tokens, max_tokens = next(lengths[name])
             prompt = tokens.randint(0, vocab_size, size=prompt_tokens, dtype=np.int32)
+            prefix_tokens = 0 if prefixes is None else prefixes.place(prompt)
             phase = None if offset_ns is None else self.phase_at(offset_ns)
-            yield RequestPlan(index, offset_ns, prompt, max_tokens, phase, name, classes[name].priority)
+            yield RequestPlan(index, offset_ns, prompt, max_tokens, phase, name, classes[name].priority, prefix_tokens)
 
     def _lengths(self, name: str) -> Iterator[tuple[int, int]]:
         """Prompt and output lengths of a class, from streams of its own: other classes change nothing of them."""

@@ -11,6 +11,7 @@ from workloads.arrivals import ARRIVALS, Arrivals, OpenLoop, Poisson
 from workloads.classes import ONLY_CLASS, RequestClass, read_classes
 from workloads.kinds import parse_kind, readable
 from workloads.lengths import LENGTHS, Lengths
+from workloads.prefixes import SharedPrefix, read_shared_prefix
 
 
 def _class(share: float, priority: int, prompt_tokens: str, output_tokens: str) -> dict[str, Any]:
@@ -53,6 +54,7 @@ class WorkloadSpec(BaseModel):
         arrival: how requests arrive; Poisson unless told otherwise.
         prompt_tokens, output_tokens: distributions of lengths in tokens; None where classes have their own.
         classes: the parts of the traffic by name; None where all requests are alike.
+        shared_prefix: prefixes that a part of the requests begin with; None where every prompt is fresh.
         retries: how often a request that was turned away is sent again.
     """
 
@@ -63,6 +65,7 @@ class WorkloadSpec(BaseModel):
     prompt_tokens: Lengths | None = None
     output_tokens: Lengths | None = None
     classes: dict[str, RequestClass] | None = None
+    shared_prefix: SharedPrefix | None = None
     retries: int = Field(default=0, ge=0)
 
     @field_validator("arrival", mode="before")
@@ -84,6 +87,11 @@ class WorkloadSpec(BaseModel):
     @classmethod
     def _read_classes(cls, value: object) -> dict[str, RequestClass]:
         return read_classes(value)
+
+    @field_validator("shared_prefix", mode="before")
+    @classmethod
+    def _read_shared_prefix(cls, value: object) -> SharedPrefix | None:
+        return read_shared_prefix(value)
 
     @model_validator(mode="after")
     def _lengths_once(self) -> Self:
@@ -137,6 +145,8 @@ class WorkloadSpec(BaseModel):
             values["classes"] = {name: c.to_dict() for name, c in self.classes.items()}
         else:
             values |= {name: str(getattr(self, name)) for name in _LENGTHS_OF_ALL}
+        if self.shared_prefix is not None:
+            values["shared_prefix"] = self.shared_prefix.to_dict()
         if self.retries:
             values["retries"] = self.retries
         return values

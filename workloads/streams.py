@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from numpy.random import RandomState
 
-Purpose = Literal["arrivals", "prompt lengths", "output lengths", "tokens", "classes"]
+Purpose = Literal[
+    "arrivals",
+    "prompt lengths",
+    "output lengths",
+    "tokens",
+    "classes",
+    "prefixes",
+    "prefix lengths",
+    "prefix tokens",
+]
 
 
 def stream(seed: int, purpose: Purpose, of: str = "") -> "RandomState":

@@ -5,6 +5,8 @@ peak that serving engines commonly reach. A first estimate of a card, not a meas
 """
 
 from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
 
 from engine.errors import UserError
 from engine.model.arch import ModelArch
@@ -15,6 +17,8 @@ TERA = 1e12
 # One direction of 16 lanes: 16 and 32 GT/s, of which 128 of 130 bits are payload.
 PCIE_4 = 31.5
 PCIE_5 = 63.0
+
+_NUM_COMPUTED = attrgetter("num_computed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ def find_card(name: str) -> Card:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Roofline:
     """Step time of a model on a card.
 
@@ -85,26 +89,63 @@ class Roofline:
     overhead_per_seq_s: float = 5e-6
     bytes_per_element: int = 2
 
+    @cached_property
+    def _costs(self) -> "_Costs":
+        """What does not change from step to step, which a simulation makes by the thousand each second."""
+        arch = self.arch
+        return _Costs(
+            flops_per_token=arch.flops_per_token(0),
+            flops_per_attended=arch.flops_per_token(1) - arch.flops_per_token(0),
+            logits_flops=arch.logits_flops,
+            weight_bytes=arch.weight_bytes(self.bytes_per_element),
+            kv_bytes_per_token=arch.kv_bytes_per_token(self.bytes_per_element),
+            flops_per_s=self.card.tflops * TERA * self.compute_efficiency,
+            bytes_per_s=self.card.bandwidth_gb_s * GB * self.bandwidth_efficiency,
+        )
+
     def seconds(self, plan: StepPlan) -> float:
         """Duration of a step with tokens, the blocks that it swaps left aside."""
-        arch = self.arch
-        flops = 0.0
-        context_tokens = 0
-        for share in plan.scheduled:
-            # Each token attends to those before it; the mean context of a chunk stands for all its tokens.
-            mean_context = share.num_computed + (share.num_tokens + 1) // 2
-            flops += share.num_tokens * arch.flops_per_token(mean_context)
-            flops += arch.logits_flops if share.samples else 0
-            # Of what came before a chunk, its first token attends to the most.
-            before = share.num_computed
-            before = before if arch.sliding_window is None else min(before, arch.sliding_window - 1)
-            context_tokens += before + share.num_tokens
-        num_bytes = arch.weight_bytes(self.bytes_per_element)
-        num_bytes += context_tokens * arch.kv_bytes_per_token(self.bytes_per_element)
-        compute_s = flops / (self.card.tflops * TERA * self.compute_efficiency)
-        memory_s = num_bytes / (self.card.bandwidth_gb_s * GB * self.bandwidth_efficiency)
-        return max(compute_s, memory_s) + self.overhead_s + self.overhead_per_seq_s * len(plan.scheduled)
+        costs, window, shares = self._costs, self.arch.sliding_window, plan.scheduled
+        chunks = [share for share in shares if share.num_tokens > 1]
+        num_tokens = len(shares) - len(chunks) + sum(c.num_tokens for c in chunks)
+        # Each token attends to those before it; the mean context of a chunk stands for all its tokens. What a chunk
+        # reads from the cache it reads once; of what came before it, its first token attends to the most.
+        if window is None:
+            read = attended = sum(map(_NUM_COMPUTED, shares)) + num_tokens
+            # A single token attends to what is read for it, each token of a chunk to less, but there are many.
+            for _, computed, n, _, _ in chunks:
+                attended += n * (computed + (n + 1) // 2) - (computed + n)
+        else:
+            read = sum(min(computed, window - 1) for _, computed, _, _, _ in shares) + num_tokens
+            attended = sum(n * min(computed + (n + 1) // 2, window) for _, computed, n, _, _ in shares)
+        num_samples = len([share for share in shares if share.samples])
+        flops = num_tokens * costs.flops_per_token + attended * costs.flops_per_attended
+        flops += num_samples * costs.logits_flops
+        num_bytes = costs.weight_bytes + read * costs.kv_bytes_per_token
+        busy_s = max(flops / costs.flops_per_s, num_bytes / costs.bytes_per_s)
+        return busy_s + self.overhead_s + self.overhead_per_seq_s * len(shares)
 
     def swap_seconds(self, num_blocks: int, bytes_per_block: int) -> float:
         """Time that so many blocks take to host memory, or back."""
         return num_blocks * bytes_per_block / (self.card.host_gb_s * GB * self.host_efficiency)
+
+    def restart(self, seed: int) -> None:
+        """Nothing is drawn: equal steps take equal times."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """A model on a card in the numbers that `Roofline.seconds` needs.
+
+    Attributes:
+        flops_per_token, flops_per_attended: of the layers, per token and per token that it attends to.
+        flops_per_s, bytes_per_s: what the card reaches.
+    """
+
+    flops_per_token: int
+    flops_per_attended: int
+    logits_flops: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    flops_per_s: float
+    bytes_per_s: float

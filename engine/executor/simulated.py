@@ -21,6 +21,10 @@ class StepTimeModel(Protocol):
         """Time that so many blocks take to host memory, or back."""
         ...
 
+    def restart(self, seed: int) -> None:
+        """Begin a run: whatever is drawn at random is drawn from this seed on."""
+        ...
+
 
 class FixedStepTime:
     """A step costs `base_s`, each of its tokens `per_token_s` more, and each block it swaps `per_swapped_block_s`.
@@ -38,6 +42,9 @@ class FixedStepTime:
 
     def swap_seconds(self, num_blocks: int, bytes_per_block: int) -> float:
         return num_blocks * self.per_swapped_block_s
+
+    def restart(self, seed: int) -> None:
+        """Nothing is drawn."""
 
 
 class SimulatedExecutor:
@@ -71,11 +78,17 @@ class SimulatedExecutor:
         self.device_name = device_name
         self.max_model_len = max_model_len
         self.vocab_size = arch.vocab_size
+        self.dtype = "float32" if bytes_per_element == 4 else "bfloat16"
         self._step_time = step_time
         self._device_memory_bytes = device_memory_bytes
         self._bytes_per_element = bytes_per_element
         self._block_size = 0
         self._num_swap_blocks = 0
+
+    def restart(self, seed: int) -> None:
+        """Begin a run at time 0, so that it does not matter what ran before it. The engine must be idle."""
+        self.clock = VirtualClock()
+        self._step_time.restart(seed)
 
     @property
     def host_link_bytes_per_s(self) -> float | None:
@@ -89,10 +102,11 @@ class SimulatedExecutor:
         """Blocks are copied before the step's tokens are computed, on the same stream: the times add up."""
         num_blocks = len(plan.swap_out) + len(plan.swap_in)
         seconds = self._step_time.seconds(plan) if plan.scheduled else 0.0
-        seconds += self._step_time.swap_seconds(num_blocks, self.kv_bytes_per_block(self._block_size))
+        if num_blocks:
+            seconds += self._step_time.swap_seconds(num_blocks, self.kv_bytes_per_block(self._block_size))
         duration_ns = round(seconds * 1e9)
         self.clock.advance(duration_ns)
-        return StepResult([0] * sum(s.samples for s in plan.scheduled), device_time_ns=duration_ns)
+        return StepResult([0 for share in plan.scheduled if share.samples], device_time_ns=duration_ns)
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         return block_size * self.arch.kv_bytes_per_token(self._bytes_per_element)

@@ -1,8 +1,8 @@
 """Block tables: gives requests room for their next tokens and finds prefixes that are already in the cache."""
 
-import hashlib
 from array import array
 from collections.abc import Iterable
+from hashlib import blake2b
 
 from engine.kv_cache.block_pool import BlockPool
 from engine.kv_cache.host_pool import HostPool
@@ -141,10 +141,13 @@ class KVCacheManager:
     def _hashes(self, request: Request, count: int) -> list[bytes]:
         """Hashes of the first `count` full blocks of known tokens; made once, kept with the request."""
         hashes, size = request.block_hashes, self.block_size
-        while len(hashes) < count:
-            start = len(hashes) * size
-            tokens = array("q", request.token_ids[start : start + size]).tobytes()
-            hashes.append(hashlib.blake2b((hashes[-1] if hashes else b"") + tokens, digest_size=16).digest())
+        if len(hashes) < count:
+            tokens = array("q", request.token_ids[len(hashes) * size : count * size])
+            content, block_bytes = tokens.tobytes(), size * tokens.itemsize
+            parent = hashes[-1] if hashes else b""
+            for start in range(0, len(content), block_bytes):
+                parent = blake2b(parent + content[start : start + block_bytes], digest_size=16).digest()
+                hashes.append(parent)
         return hashes if len(hashes) == count else hashes[:count]
 
     def check_integrity(self, requests: Iterable[Request]) -> None:

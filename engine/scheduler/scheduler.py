@@ -161,8 +161,8 @@ class Scheduler:
 
     def _schedule_running(self, plan: StepPlan, phase: Phase | None) -> int:
         """Plan the running requests in order of admission. Returns what is left of the token budget."""
-        budget = self.config.max_num_batched_tokens
-        chunk_limit = self._chunk_limit()
+        budget, chunk_limit = self.config.max_num_batched_tokens, self._chunk_limit()
+        new_share = ScheduledRequest._make  # half the cost of the constructor, as is the one of the events
         running, scheduled, block_size = self.running, plan.scheduled, self.kv.block_size
         index = 0
         while index < len(running) and budget > 0:
@@ -172,11 +172,11 @@ class Scheduler:
                 continue
             computed = request.num_computed_tokens
             num_tokens = len(request.token_ids) - computed
-            end = computed + 1
+            inside = computed % block_size and (computed + 1) % block_size
             is_decode = num_tokens == 1 and computed >= len(request.prompt_token_ids)
-            if is_decode and computed % block_size and end % block_size and computed >= request.max_computed_tokens:
-                # Within a block, neither its first token nor its last: nearly all of nearly every step.
-                scheduled.append(ScheduledRequest(request, computed, 1, True, True))
+            if is_decode and computed >= request.max_computed_tokens and (inside or self.kv.extend(request, 1)):
+                # Nearly all of nearly every step, and mostly neither the first token of its block nor the last.
+                scheduled.append(new_share((request, computed, 1, True, True)))
                 budget -= 1
                 index += 1
                 continue
@@ -265,27 +265,27 @@ class Scheduler:
         self._step_in_flight = None
         now_ns = self._clock.now_ns()
         events = [TokenEvent(r.request_id, (), now_ns, r.finish_reason) for r in plan.timed_out]
-        new_tokens = iter(result.token_ids)
-        ended = False
+        new_tokens, ended = iter(result.token_ids), False
+        finished, eos_token_ids, new_event = RequestStatus.FINISHED, self._eos_token_ids, TokenEvent._make
         for request, computed, num_tokens, samples, _ in plan.scheduled:
             token = next(new_tokens) if samples else None
             computed += num_tokens
             request.num_computed_tokens = computed
             if computed > request.max_computed_tokens:
                 request.max_computed_tokens = computed
-            if request.status is RequestStatus.FINISHED:  # aborted while the step ran
+            if request.status is finished:  # aborted while the step ran
                 self.kv.free(request)
                 continue
             if token is None:
                 continue
             request.token_ids.append(token)
-            reason = request.reason_to_end(token, self._eos_token_ids)
+            reason = request.reason_to_end(token, eos_token_ids)
             if reason is not None:
                 self._end(request, reason)
                 self.kv.free(request)
                 self.room.output_length.observe(request)
                 ended = True
-            events.append(TokenEvent(request.request_id, (token,), now_ns, reason))
+            events.append(new_event((request.request_id, (token,), now_ns, reason)))
         if ended:
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
         self.room.admission.step_done((0, 0) if self._is_backlogged else self._batching.room(self.running))

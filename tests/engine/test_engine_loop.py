@@ -102,6 +102,8 @@ class TestEveryStepLeavesARecord:
             assert record.decode_tokens == record.decode_seqs
             assert record.prefill_tokens >= record.prefill_seqs
             assert record.context_tokens == sum(s.num_computed + s.num_tokens for s in plan.scheduled)
+            attended = [s.num_computed + i + 1 for s in plan.scheduled for i in range(s.num_tokens)]
+            assert record.attended_tokens == sum(attended)
             assert record.preemptions_recompute == len(plan.preempted)
             assert 0 < record.kv_blocks_used <= record.kv_blocks_total == blocks
             assert record.recomputed_tokens <= record.prefill_tokens + record.decode_tokens

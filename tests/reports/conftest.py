@@ -202,7 +202,7 @@ def make_study(tmp_path: Path, make_run: MakeRun) -> MakeStudy:
                 "budget_s": 1200,
                 "trials": None,
                 "window_s": 12,
-                "sampler": "tpe",
+                "strategy": "tpe",
                 "space": {"max_num_seqs": [8, 128], "chunk_size": [0, 512]},
             },
             "state": "complete",

@@ -35,6 +35,7 @@ def trace(*groups: tuple[int, dict[str, Any]]) -> pd.DataFrame:
                     prefill_seqs=0,
                     decode_seqs=4,
                     context_tokens=0,
+                    attended_tokens=0,
                     cached_tokens=0,
                     running=4,
                     waiting=0,

@@ -168,6 +168,7 @@ class ToyServer:
                 prefill_seqs=len(prefill),
                 decode_seqs=len(shares) - len(prefill),
                 context_tokens=sum(r.computed + n for r, n in shares),
+                attended_tokens=sum(n * r.computed + n * (n + 1) // 2 for r, n in shares),
                 cached_tokens=0,
                 running=len(self.running),
                 waiting=len(self.waiting),

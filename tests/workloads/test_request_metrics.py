@@ -57,6 +57,7 @@ def step(t_start, t_end, **changes):
         "prefill_seqs": 0,
         "decode_seqs": 0,
         "context_tokens": 0,
+        "attended_tokens": 0,
         "cached_tokens": 0,
         "running": 0,
         "waiting": 0,

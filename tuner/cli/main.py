@@ -12,6 +12,7 @@ from engine.executor.threads import wait_passively
 from tuner.cli import commands
 from tuner.cli import options as opt
 from tuner.cli.serve import serve
+from tuner.cli.twin import twin
 
 app = typer.Typer(
     name="tune",
@@ -64,6 +65,16 @@ def tune(
             show_default=False,
         ),
     ] = None,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What proposes the settings to measure: tpe, twin (the best of many that are played on a twin of the "
+            "engine, learnt from the runs so far), gp, cmaes, qmc, random, grid (all combinations of a few "
+            "levels), or staged (memory, then seats and token budget, then chunking).",
+            rich_help_panel="The search",
+        ),
+    ] = "tpe",
     budget: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
@@ -129,6 +140,7 @@ def tune(
 
 for command in (commands.bench, commands.compare, commands.settings, commands.report, serve):
     app.command()(command)
+app.add_typer(twin)
 
 
 def gather_goodput(arguments: Sequence[str]) -> list[str]:

@@ -35,7 +35,7 @@ def serve(
     from engine.model.resolve import resolve_model
     from engine.server.run import EngineServer, listen
     from tuner.notices import chosen_settings
-    from tuner.targets.bundled import CPU_DEFAULT_MODEL, GPU_DEFAULT_MODEL
+    from tuner.targets.bundled import default_model
     from tuner.units import parse_bytes, parse_duration_s
 
     place = find_device(device)
@@ -48,7 +48,7 @@ def serve(
     settings = chosen_settings(set_ or [], _say)
     config = EngineConfig(
         ModelConfig(
-            model or (CPU_DEFAULT_MODEL if place == "cpu" else GPU_DEFAULT_MODEL),
+            model or default_model(place),
             dtype,  # type: ignore[arg-type]  # checked by ModelConfig
             max_model_len,
         ),

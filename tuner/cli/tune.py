@@ -24,6 +24,7 @@ from tuner.search import BaselineFailed, StudyOptions, Tuner
 from tuner.settings import Settings
 from tuner.space import SearchSpace, default_space, with_search
 from tuner.store import BEST_FILE, StudyStore
+from tuner.strategies.registry import strategy_named
 from tuner.targets.bundled import BundledTarget
 from tuner.units import parse_duration_s
 from workloads.slo import Slo
@@ -62,6 +63,7 @@ def _prepare(arguments: TuneArguments, store: StudyStore | None, out: str | None
     slo = arguments.parse_slo()
     if slo is None:
         raise UserError("there is nothing to tune for: give an objective, such as --slo p95_ttft=1s")
+    strategy = strategy_named(arguments.strategy)
     rate, spec = arguments.parse_rate(), arguments.load_workload()
     simulated = find_device(arguments.device).startswith("sim:")
     limits = _limits(arguments, simulated)
@@ -74,13 +76,19 @@ def _prepare(arguments: TuneArguments, store: StudyStore | None, out: str | None
         require_writable(folder)
     target = BundledTarget(arguments.target_options(), spec, fixed, display.say)
     space = _space(arguments, fixed, target, display)
+    strategy.require_able(space)
     if store is None:
         store = StudyStore.create(folder, _new_record(arguments, target, slo, space, limits, lengths))
     budget = Budget(limits[0], store.record["elapsed_s"])
     display.time_left_s = lambda: budget.left_s
     runner = Runner(target, store, budget, display, slo, lengths)
     options = StudyOptions(
-        rate, limits[1], arguments.seed, store.record["options"]["command"], arguments.warmup is None
+        rate,
+        limits[1],
+        arguments.seed,
+        store.record["options"]["command"],
+        warmup_follows_service=arguments.warmup is None,
+        strategy=arguments.strategy,
     )
     _say_what(runner)
     return Tuner(runner, space, options)
@@ -163,7 +171,7 @@ def _new_record(
             "trials": limits[1],
             "window_s": lengths.window_s,
             "warmup_s": lengths.warmup_s,
-            "sampler": "tpe",
+            "strategy": arguments.strategy,
             "space": space.to_dict(),
             "arguments": asdict(arguments) | {"device": target.options.device, "model": target.options.model},
             "command": this_command(),

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.build import find_device, load_executor, say_nothing
-from engine.clock import VirtualClock
+from engine.build import behaves_like_cpu, find_device, find_learnt_device, load_executor, say_nothing
 from engine.config import EngineConfig, ModelConfig
 from engine.engine import Engine, kv_budget
 from engine.errors import KVCacheTooSmall, OutOfDeviceMemory, SwapSpaceTooSmall, UserError
@@ -81,6 +80,14 @@ GPU_DEFAULT_MODEL = "random:qwen2.5-7b"
 CPU_DEFAULT_MODEL = "smollm2-135m"
 
 
+def default_model(device: str) -> str:
+    """The model to run where the user names none, on a device as `find_device` names it."""
+    learnt = find_learnt_device(device)
+    if learnt is not None:
+        return learnt.model
+    return CPU_DEFAULT_MODEL if device == "cpu" else GPU_DEFAULT_MODEL
+
+
 class BundledTarget:
     """The bundled engine with a model on a device.
 
@@ -102,7 +109,7 @@ class BundledTarget:
         say: Callable[[str], None] = say_nothing,
     ) -> None:
         device = find_device(options.device)
-        model = options.model or (CPU_DEFAULT_MODEL if device == "cpu" else GPU_DEFAULT_MODEL)
+        model = options.model or default_model(device)
         self.options = replace(options, model=model, device=device)
         self.spec = spec
         self.source = resolve_model(model, say)
@@ -136,7 +143,7 @@ class BundledTarget:
     @property
     def on_gpu(self) -> bool:
         """Ranges and defaults that suit a GPU apply, real or simulated."""
-        return self.options.device != "cpu"
+        return not behaves_like_cpu(self.options.device)
 
     def measure(
         self,
@@ -161,9 +168,8 @@ class BundledTarget:
             OutOfDeviceMemory: they do not fit into the device's memory.
         """
         if isinstance(self.executor, SimulatedExecutor):
-            # Every run starts at time 0, so that it does not matter what ran before it.
-            self.executor.clock = VirtualClock()
-        self._reconfigure(settings)
+            self.executor.restart(load.seed)
+        self.prepare(settings)
         plan = make_plan(
             self.spec,
             rate=load.rate,
@@ -189,7 +195,12 @@ class BundledTarget:
         meta = describe_run(self, settings, load, slo, result, plan, error)
         return Measured(meta, result.requests, result.iterations, error)
 
-    def _reconfigure(self, settings: Settings) -> None:
+    def prepare(self, settings: Settings) -> None:
+        """Make the engine ready for a run under these settings; requests that a failed step left are dropped.
+
+        Raises:
+            KVCacheTooSmall, SwapSpaceTooSmall, OutOfDeviceMemory: as `measure`.
+        """
         if self.engine.has_work:  # left by a step that failed
             self.engine.reset()
         self.engine.reconfigure(scheduler=settings.scheduler(), cache=settings.cache())
@@ -197,7 +208,7 @@ class BundledTarget:
     def _recover(self, settings: Settings) -> None:
         """Make the engine usable after a failed step; load everything again when dropping the requests does not."""
         try:
-            self._reconfigure(settings)
+            self.prepare(settings)
         except UserError:
             raise
         except Exception:
@@ -215,7 +226,7 @@ class BundledTarget:
         """
         from engine.request import Request, SamplingParams
 
-        self._reconfigure(settings.unrestrained())
+        self.prepare(settings.unrestrained())
         plan = make_plan(
             self.spec, rate=1.0 if self.spec.is_open_loop else None, seed=seed,
             vocab_size=self.source.arch.vocab_size, warmup_s=0, window_s=1,

@@ -1,0 +1,1 @@
+"""How the next settings to measure are found: strategies behind one contract (`base`), by name (`registry`)."""

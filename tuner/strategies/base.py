@@ -1,0 +1,76 @@
+"""The contract between a study and whatever chooses the settings that it measures."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tuner.settings import Settings
+from tuner.space import SearchSpace
+from tuner.trial import Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+    from tuner.twin.twin import Twin
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a strategy works with.
+
+    Attributes:
+        study: Optuna's record of the study, which outlives the process.
+        space: what is searched.
+        seed: the same seed and the same results lead to the same proposals.
+        trials: the baseline, then every setting that was tried; the study adds to it as it goes on.
+        used_share: how much of the trials or the time for the search is gone, from 0 to 1.
+        say: tells the user a line.
+        make_twin: learns the twin anew from all runs so far; None while they teach too little.
+        searches_rate: each setting is measured at the highest rate that it holds, not at one that was given.
+        predicted: by settings that were proposed, the rate and the goodput that a strategy expected of them.
+    """
+
+    study: "optuna.Study"
+    space: SearchSpace
+    seed: int
+    trials: Sequence[Trial]
+    used_share: Callable[[], float]
+    say: Callable[[str], None]
+    make_twin: Callable[[], "Twin | None"] = lambda: None
+    searches_rate: bool = True
+    predicted: dict[Settings, tuple[float | None, float]] = field(default_factory=dict)
+
+    def known(self, settings: Settings) -> Trial | None:
+        """The finished trial of these settings; None where they were not measured."""
+        return next((t for t in self.trials if t.settings == settings and t.state != "running"), None)
+
+
+class Strategy(ABC):
+    """Proposes settings one at a time and learns from each before the next.
+
+    What it needs in order to go on lies in the Optuna study: one that is made for a study with a past goes on from
+    there, and proposes a setting first whose trial did not end.
+
+    Args:
+        search: what it works with; `search.trials` holds the baseline and what was finished before.
+    """
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+
+    @classmethod  # noqa: B027  (most can search any space)
+    def require_able(cls, space: SearchSpace) -> None:
+        """Refuse a space that this strategy cannot search, before anything is measured.
+
+        Raises:
+            UserError: with what would have to be different.
+        """
+
+    @abstractmethod
+    def propose(self) -> Settings | None:
+        """Settings in canonical form that no trial has; None when no further ones are worth a run."""
+
+    @abstractmethod
+    def learn(self, trial: Trial) -> None:
+        """Take in what became of the settings that were proposed last."""

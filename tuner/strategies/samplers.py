@@ -1,0 +1,63 @@
+"""Strategies that are a sampler of Optuna and nothing else."""
+
+from typing import TYPE_CHECKING
+
+from tuner.flat_space import FlatSpace
+from tuner.space import SearchSpace
+from tuner.strategies.sampled import FIRST_RANDOM_TRIALS, SampledStrategy
+
+if TYPE_CHECKING:
+    import optuna
+
+
+class Tpe(SampledStrategy):
+    """Densities of good and of other settings (Bergstra et al., NIPS 2011)."""
+
+    def _make_sampler(self, seed: int) -> "optuna.samplers.BaseSampler":
+        import optuna
+
+        # Grouping is what lets the sampler see settings together although the chunk size is conditional.
+        return optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=FIRST_RANDOM_TRIALS, multivariate=True, group=True
+        )
+
+
+class Gp(SampledStrategy):
+    """A Gaussian process each for goodput and for how far the SLO is missed; asks for the expected improvement.
+
+    A proposal takes a second or two of a core.
+    """
+
+    def _space_for(self, space: SearchSpace) -> SearchSpace:
+        return FlatSpace(space.dimensions, space.fixed)
+
+    def _make_sampler(self, seed: int) -> "optuna.samplers.BaseSampler":
+        import optuna
+
+        return optuna.samplers.GPSampler(
+            seed=seed, n_startup_trials=FIRST_RANDOM_TRIALS, warn_independent_sampling=False
+        )
+
+
+class Qmc(SampledStrategy):
+    """A scrambled Sobol sequence: fills the space evenly, whatever was measured."""
+
+    def _space_for(self, space: SearchSpace) -> SearchSpace:
+        return FlatSpace(space.dimensions, space.fixed)
+
+    def _make_sampler(self, seed: int) -> "optuna.samplers.BaseSampler":
+        import optuna
+
+        # One seed for all processes: Optuna keeps the place in the sequence with it.
+        return optuna.samplers.QMCSampler(
+            qmc_type="sobol", scramble=True, seed=self._search.seed, warn_independent_sampling=False
+        )
+
+
+class Random(SampledStrategy):
+    """Every draw on its own: what each other strategy has to beat."""
+
+    def _make_sampler(self, seed: int) -> "optuna.samplers.BaseSampler":
+        import optuna
+
+        return optuna.samplers.RandomSampler(seed=seed)
