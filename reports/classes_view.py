@@ -23,7 +23,7 @@ _ROWS = (
     _GOODPUT,
     *TURNED_AWAY_ROWS,
     ResultRow("Did not end in time", key("num_timeouts"), count),
-    ResultRow("Preemptions", key("preemptions"), count),
+    ResultRow("Preemptions of these requests", key("preemptions"), count),
     ResultRow("of these by swap", key("preemptions_swap"), count),
     ResultRow("Recomputed tokens", key("recomputed_share"), percent),
     ResultRow("Output tokens", key("output_throughput"), token_rate),

@@ -10,6 +10,8 @@ from reports.headline import lost_notice, notices
 from reports.result_rows import key
 from reports.view import Headline, Tone
 
+# Of what the load asks for. The last requests of a window are still being answered when it ends.
+KEPT_UP = 0.05
 # Medians closer than this are called the same: the load decides them then, not the setting. Shares of requests lost
 # that differ by more make latencies of the rest no match for each other.
 SAME = 0.01
@@ -51,8 +53,8 @@ def comparison_headline(folder: ComparisonFolder) -> Headline:
     warnings += tuple(f"{_and(labels)} made the same decisions." for labels in alike)
     by_goodput = len(_standings(measured, _GOODPUT)) > 1
     said = [_throughput(measured, _GOODPUT if by_goodput else _OUTPUT), _ttft(measured)]
-    once = all(len(column.runs) == 1 for column in measured)
-    in_doubt = "; one run of each cannot tell differences from chance" if once else ""
+    once = any(len(column.runs) == 1 for column in measured)
+    in_doubt = "; a value with one run cannot be told from the others" if once else ""
     return Headline(f"{option}: {'; '.join(part for part in said if part)}{in_doubt}.", tone, warnings)
 
 
@@ -91,14 +93,16 @@ def _throughput(columns: Sequence[Column], metric: _Metric) -> str:
     standings = _standings(columns, metric)
     if len(standings) < 2:
         return ""
-    all_asked = metric is _OUTPUT and _nearly_same(standings) and all(map(_keeps_up, columns))
-    return _ranking(metric, standings) + (", all that this load asks for" if all_asked else "")
+    if metric is _OUTPUT and all(map(_keeps_up, columns)):
+        most = max(standing.middle for standing in standings)
+        return f"every value keeps up with this load, about {_OUTPUT.write(most)}"
+    return _ranking(metric, standings)
 
 
 def _keeps_up(column: Column) -> bool:
     """Every run delivered what its load asked for, and lost nothing of it."""
     offered, sustained = (column.by_repeat(key(f"{which}_throughput")) for which in ("offered", "sustained"))
-    delivered = all(sustained.get(repeat, 0.0) * (1 + SAME) >= asked for repeat, asked in offered.items())
+    delivered = all(sustained.get(repeat, 0.0) * (1 + KEPT_UP) >= asked for repeat, asked in offered.items())
     return bool(offered) and delivered and not _totals(column)["failed"]
 
 

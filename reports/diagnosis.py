@@ -42,7 +42,7 @@ def findings(
     idle = meta["summary"].get("device_idle_share")
     found = [_bound(steps, meta)]
     if first_token is not None:
-        found.append(_first_token(first_token))
+        found.append(_first_token(first_token, meta["summary"].get("mean_wait_retry_ms")))
     found += _overtaken(passed, meta["settings"]) + _turned_away(meta)
     found.append(_preemption(steps, meta))
     if steps.step_with_prefill_ms is not None and steps.step_decode_only_ms is not None:
@@ -103,7 +103,7 @@ def _bound_by_batch(steps: StepStatistics, summary: Mapping[str, Any]) -> Findin
     )
 
 
-def _first_token(stats: FirstTokenStatistics) -> Finding:
+def _first_token(stats: FirstTokenStatistics, pauses_ms: float | None) -> Finding:
     text = (
         f"Of the mean {milliseconds(stats.queue_ms + stats.prefill_ms)} to the first token, "
         f"{milliseconds(stats.queue_ms)} ({percent(stats.queue_share)}) passed before admission and "
@@ -111,6 +111,8 @@ def _first_token(stats: FirstTokenStatistics) -> Finding:
     )
     if stats.slowest_queue_share is not None:
         text += f" Among the slowest 5% the queue took {percent(stats.slowest_queue_share)}."
+    if pauses_ms:
+        text += f" {milliseconds(pauses_ms)} of the wait were clients' pauses before they sent again."
     share = stats.queue_share
     where = "split between queue and prefill"
     if share is not None and share >= 0.6:

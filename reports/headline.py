@@ -184,7 +184,7 @@ def _worse(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, T
 
 def _cannot_tell(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
     if confirmation.get("gain") is None:
-        return f"{KEEP_DEFAULTS}: those found missed the SLO when they were measured again.", Tone.WARN
+        return f"{KEEP_DEFAULTS}: no gain could be confirmed. {text(confirmation.get('text'))}", Tone.WARN
     return (
         f"Cannot tell whether the settings found beat the default ones, {_gain(confirmation)}. {KEEP_DEFAULTS}, or "
         "give the study more time.",
@@ -202,15 +202,24 @@ def _default_is_best(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tu
             Tone.WARN,
         )
     return (
-        f"The default settings are best here: none of {count(others)} others tried gave more goodput within "
+        f"The default settings are best here: of {count(others)} others tried none gave more goodput within "
         f"{text(folder.study.get('slo'))}; they {held}.",
         Tone.NEUTRAL,
     )
 
 
+def _held_by_best(folder: StudyFolder) -> str:
+    """The rate that the recommended settings hold; their goodput where there is no rate (a closed loop)."""
+    best = folder.study["best"] or {}
+    if best.get("rate") is not None:
+        return request_rate(best["rate"])
+    trial = next((t for t in folder.study["trials"] if t["number"] == best.get("trial")), {})
+    return request_rate(trial.get("goodput"))
+
+
 def _default_holds(folder: StudyFolder) -> str:
     """How sure it is that the default settings hold their rate, by the verdict over the confirmation runs."""
-    rate = request_rate((folder.study["best"] or {}).get("rate"))
+    rate = _held_by_best(folder)
     side = baseline_side(folder)
     state = (side.verdict or {}).get("state") if side is not None else None
     if state == "infeasible":
@@ -221,7 +230,7 @@ def _default_holds(folder: StudyFolder) -> str:
 def _unconfirmed(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
     baseline, winner = baseline_side(folder), winner_side(folder)
     if winner is None:
-        held = request_rate((folder.study["best"] or {}).get("rate"))
+        held = _held_by_best(folder)
         return f"So far the default settings are the best tried; they hold {held}. Nothing was confirmed.", Tone.WARN
     return (
         f"Best so far, not confirmed: {changed_settings(baseline, winner)} with {request_rate(winner.goodput)} of "

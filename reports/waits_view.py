@@ -90,7 +90,10 @@ def waits_table(columns: Sequence[tuple[str, Mapping[str, Any], float | None]]) 
         if any(parts):
             rows.append((name, *(_part(part, total) for part, total in zip(parts, totals, strict=True))))
     rows += [
-        ("Longest wait", *(milliseconds(numbers.get("max_wait_ms")) for _, numbers, _ in columns)),
+        (
+            "Longest wait",
+            *(milliseconds(numbers.get("max_wait_ms")) for _, numbers, _ in columns),
+        ),
         ("Waits after preemptions, in all", *(seconds(numbers.get("preempted_wait_s")) for _, numbers, _ in columns)),
     ]
     if any(numbers.get(RETRY) for _, numbers, _ in columns):
@@ -101,8 +104,8 @@ def waits_table(columns: Sequence[tuple[str, Mapping[str, Any], float | None]]) 
         headers=("Waiting", *(label for label, _, _ in columns)),
         rows=tuple(rows),
         numeric=frozenset(range(1, len(columns) + 1)),
-        caption="The longest wait is that for the first admission. A request had to wait when the first step after it "
-        "was queued did not admit it, a growing batch held it, or it was preempted.",
+        caption="The longest wait is that for the first admission, clients' pauses included. A request had to wait "
+        "when the first step after it was queued did not admit it, a growing batch held it, or it was preempted.",
     )
 
 

@@ -1,5 +1,6 @@
 """Where new results go: a folder that does not exist yet, in a place that can be written to."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +16,8 @@ def new_folder(out: str | None, default_name: str) -> Path:
         UserError: `out` exists and is not an empty folder.
     """
     if out is None:
-        base = Path("runs") / default_name
+        # A workload's name comes from its file, and may hold what no folder's name should.
+        base = Path("runs") / re.sub(r"[^\w.-]+|\.{2,}", "-", default_name)
         numbered = (base.with_name(f"{base.name}-{n}") for n in range(2, 1_000_000))
         return base if not base.exists() else next(p for p in numbered if not p.exists())
     path = Path(out)

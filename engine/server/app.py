@@ -5,6 +5,7 @@ or not, is sent when the first token is there or the request is turned away, so 
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from engine.server.tokenizer import TextTokenizer
 from engine.server.worker import EngineWorker
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
+# More than any vocabulary has in the mean of a text.
+_MOST_CHARACTERS_PER_TOKEN = 64
 # The client's own count of its attempts, as OpenAI's libraries send it.
 ATTEMPT_HEADER = "x-stainless-retry-count"
 _CLIENT_CLOSED_REQUEST = 499  # nginx's; nobody is there to read it
@@ -101,16 +104,31 @@ class _Service:
 
     async def complete(self, body: CompletionRequest, http: Request) -> Response:
         arrival_ns = self._worker.clock.now_ns()
+        self._require_readable([prompt for prompt in body.prompt if isinstance(prompt, str)])
         prompts = [await self._token_ids(prompt) for prompt in body.prompt]
         return await self._answer(body, http, CompletionShape(), prompts, COMPLETION_MAX_TOKENS, arrival_ns)
 
     async def chat(self, body: ChatRequest, http: Request) -> Response:
         arrival_ns = self._worker.clock.now_ns()
         messages = [message.model_dump() for message in body.messages]
+        self._require_readable([json.dumps(messages, ensure_ascii=False)])
         encode = self._tokenizer("/v1/chat/completions").encode_chat
         prompt = await asyncio.to_thread(encode, messages, body.chat_template_kwargs or {})
         max_tokens = max(1, self._model.longest_request - len(prompt))
         return await self._answer(body, http, ChatShape(), [prompt], max_tokens, arrival_ns)
+
+    def _require_readable(self, texts: Sequence[str]) -> None:
+        """Refuse what no tokenizer takes, and what it would take too long over, before it is tried."""
+        limit = _MOST_CHARACTERS_PER_TOKEN * self._model.longest_request
+        for text in texts:
+            if len(text) > limit:
+                raise UserError(
+                    f"a prompt of {len(text):,} characters cannot fit into {self._model.longest_request:,} tokens"
+                )
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise UserError(f"the prompt is not text: it holds half of a surrogate pair ({error.reason})") from None
 
     async def _token_ids(self, prompt: Prompt) -> list[int]:
         if not isinstance(prompt, str):

@@ -205,6 +205,20 @@ def test_bad_input_is_refused_with_a_sentence(client: Client, body: dict[str, An
     assert message in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"prompt": "a\\ud800", "max_tokens": 1}', "half of a surrogate pair"),
+        (b'{"prompt": "' + b"a " * 10_000 + b'", "max_tokens": 1}', "a prompt of 20,000 characters cannot fit into"),
+    ],
+    ids=["no text", "far too long"],
+)
+def test_what_no_tokenizer_should_be_given_is_refused_before_it_is(client: Client, body: bytes, message: str) -> None:
+    response = client.http.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
+
+
 def test_what_is_no_json_no_path_or_no_model_is_refused(client: Client) -> None:
     broken = client.http.post("/v1/completions", content="{", headers={"content-type": "application/json"})
     assert broken.status_code == 400

@@ -38,7 +38,7 @@ def test_the_sections_stand_in_the_order_a_reader_needs_them(make_study):
         ("same", "Keep the default settings: the best others found make no difference"),
         ("worse", "Keep the default settings: confirmed, the best others found are worse"),
         ("cannot tell", "Cannot tell whether the settings found beat the default ones"),
-        ("default is best", "The default settings are best here: none of 10 others"),
+        ("default is best", "The default settings are best here: of 10 others tried none gave more goodput"),
     ],
 )
 def test_without_a_proven_gain_the_default_settings_are_recommended(make_study, verdict, start):
@@ -205,3 +205,19 @@ def test_requests_lost_by_a_side_are_said_at_the_top(make_study):
     assert any("not completed were 25 of 100 requests (25.0%) with the winner." in n for n in report.headline.notices)
     found = {row[0]: row[1:] for t in section(report, "comparison").tables for row in t.rows}
     assert found["Not completed"][:2] == ("0", "25")
+
+
+def test_what_could_not_be_confirmed_is_told_with_the_reason_and_not_as_a_missed_slo(make_study):
+    reason = "The winner's runs cannot be trusted (a warm-up of 3 s), so no gain is claimed."
+    change = {"verdict": "cannot tell", "gain": None, "gain_low": None, "gain_high": None, "text": reason}
+    sentence = build_report(make_study(change=lambda s: s["confirmation"].update(change))).headline.sentence
+    assert sentence == f"Keep the default settings: no gain could be confirmed. {reason}"
+
+
+def test_a_closed_loop_has_a_goodput_to_tell_where_it_has_no_rate(make_study):
+    def without_rates(study):
+        study["confirmation"].update(verdict="default is best")
+        study["best"].update(rate=None, trial=0)
+
+    sentence = build_report(make_study(change=without_rates)).headline.sentence
+    assert "—" not in sentence

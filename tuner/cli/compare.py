@@ -1,11 +1,14 @@
 """`tune compare`: one workload under every value of one setting."""
 
 import shlex
+from pathlib import Path
+from typing import Any
 
 from tuner.arguments import TuneArguments
 from tuner.cli.output import INTERRUPTED_CODE, print_json, print_summary, this_command
 from tuner.compare import run_comparison
 from tuner.progress import ProgressDisplay
+from workloads.records import RunRecord
 
 
 def run_compare(arguments: TuneArguments, what: str, *, repeats: int, out: str | None, as_json: bool) -> int:
@@ -31,10 +34,17 @@ def run_compare(arguments: TuneArguments, what: str, *, repeats: int, out: str |
         return INTERRUPTED_CODE
     if as_json:
         report = compared.folder / HTML_FILE
-        print_json(compared.record | {"folder": str(compared.folder), "report": str(report)})
+        runs = [_with_numbers(compared.folder, run) for run in compared.record["runs"]]
+        print_json(compared.record | {"runs": runs, "folder": str(compared.folder), "report": str(report)})
     else:
         print_summary(compared.folder)
     if compared.interrupted:
         display.say(f"interrupted; everything measured is stored in {where}")
         return INTERRUPTED_CODE
     return 1 if compared.failures else 0
+
+
+def _with_numbers(folder: Path, run: dict[str, Any]) -> dict[str, Any]:
+    """A run's entry with what its record says of it."""
+    meta = RunRecord.load(folder / run["path"]).meta
+    return run | {name: meta[name] for name in ("summary", "classes", "verdict", "validity")}
