@@ -213,7 +213,7 @@ def _held_by_best(folder: StudyFolder) -> str:
     best = folder.study["best"] or {}
     if best.get("rate") is not None:
         return request_rate(best["rate"])
-    trial = next((t for t in folder.study["trials"] if t["number"] == best.get("trial")), {})
+    trial: Mapping[str, Any] = next((t for t in folder.study["trials"] if t["number"] == best.get("trial")), {})
     return request_rate(trial.get("goodput"))
 
 
