@@ -1,7 +1,5 @@
 """The loop: requests in, steps, tokens out. Single-threaded; every call happens between two steps."""
 
-from operator import attrgetter
-
 from engine.clock import Clock
 from engine.config import CacheConfig, SchedulerConfig
 from engine.errors import RequestRefused, SwapSpaceTooSmall
@@ -13,8 +11,6 @@ from engine.scheduler.plan import StepPlan, TokenEvent
 from engine.scheduler.preemption import PreemptionCost
 from engine.scheduler.scheduler import Scheduler
 from engine.trace import IterationRecord
-
-_NUM_COMPUTED = attrgetter("num_computed")
 
 
 class Engine:
@@ -112,25 +108,18 @@ class Engine:
         self, plan: StepPlan, result: StepResult, times: tuple[int, int, int, int], gap_ns: int
     ) -> IterationRecord:
         t_start, t_execute, t_executed, t_end = times
-        chunks = [share for share in plan.scheduled if not share.is_decode]
-        decode_seqs = len(plan.scheduled) - len(chunks)
-        prefill_tokens = sum(c.num_tokens for c in chunks)
-        context_tokens = sum(map(_NUM_COMPUTED, plan.scheduled)) + prefill_tokens + decode_seqs
-        # The one token of a decode attends to all of its context; so does a chunk's last one, which has others before.
-        attended_tokens = context_tokens
-        for _, num_computed, num_tokens, _, _ in chunks:
-            attended_tokens += (num_tokens - 1) * num_computed + num_tokens * (num_tokens - 1) // 2
+        work = plan.work()
         swapped_in, swapped_out = len(plan.swap_in), len(plan.swap_out)
         return IterationRecord(
             iteration=self._iteration,
             t_start=t_start,
             t_end=t_end,
-            prefill_tokens=prefill_tokens,
-            decode_tokens=decode_seqs,
-            prefill_seqs=len(chunks),
-            decode_seqs=decode_seqs,
-            context_tokens=context_tokens,
-            attended_tokens=attended_tokens,
+            prefill_tokens=work.prefill_tokens,
+            decode_tokens=work.decode_tokens,
+            prefill_seqs=work.requests - work.decode_tokens,
+            decode_seqs=work.decode_tokens,
+            context_tokens=work.context_tokens,
+            attended_tokens=work.attended_tokens,
             cached_tokens=plan.cached_tokens,
             running=plan.num_running,
             waiting=plan.num_waiting,

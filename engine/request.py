@@ -159,6 +159,12 @@ class Request:
     def output_token_ids(self) -> list[int]:
         return self.token_ids[len(self.prompt_token_ids) :]
 
+    @property
+    def decodes_next(self) -> bool:
+        """Only its newest output token is left to compute; all else is prefill."""
+        known = len(self.token_ids)
+        return self.num_computed_tokens == known - 1 and known > len(self.prompt_token_ids)
+
     def reason_to_end(self, token: int, eos_token_ids: Set[int]) -> FinishReason | None:
         """Whether the output ends with its newest token, and why."""
         sampling = self.sampling

@@ -51,6 +51,12 @@ class Show:
         return [*words, "--repeats", str(repeats)]
 
 
+HOSTILE_MIX = TuneArguments(
+    workload="mixed-small",
+    rate="3",
+    slo=["p95_ttft=5s"],
+    set=["max_num_seqs=8", "max_num_batched_tokens=256"],
+)
 SHOWS = {
     "preemption": Show(
         "preemption_mode",
@@ -67,22 +73,12 @@ SHOWS = {
     "policies": Show(
         "policy",
         "A little more than the engine can serve: nine short urgent requests to each long one, 8 seats.",
-        TuneArguments(
-            workload="mixed-small",
-            rate="3",
-            slo=["p95_ttft=5s"],
-            set=["max_num_seqs=8", "max_num_batched_tokens=256", "aging=30s"],
-        ),
+        replace(HOSTILE_MIX, set=[*HOSTILE_MIX.set, "aging=30s"]),
     ),
     "starvation": Show(
         "aging=off,30s",
         "The same requests under sjf: who is large waits for all who are small, for ever or for a while.",
-        TuneArguments(
-            workload="mixed-small",
-            rate="3",
-            slo=["p95_ttft=5s"],
-            set=["policy=sjf", "max_num_seqs=8", "max_num_batched_tokens=256"],
-        ),
+        replace(HOSTILE_MIX, set=["policy=sjf", *HOSTILE_MIX.set]),
     ),
     "batching": Show(
         "batching",

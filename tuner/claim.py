@@ -84,9 +84,6 @@ def make_side(store: StudyStore, settings: Settings, runs: Sequence[Run], slo: S
     requests, iterations, window = pool(parts)
     verdict = slo.judge(requests)
     waits = pool_waits(parts)
-    classes = summarize_classes(requests, iterations, window, slo)
-    for name, numbers in classes.items():
-        numbers |= waits.take([i for i, r in enumerate(requests) if r.class_name == name]).summary()
     return Side(
         settings=settings,
         rate=runs[0].rate,
@@ -96,7 +93,7 @@ def make_side(store: StudyStore, settings: Settings, runs: Sequence[Run], slo: S
         meets=verdict.meets,
         verdict=verdict.to_dict(),
         summary=summarize(requests, iterations, window, slo, waits),
-        classes=classes,
+        classes=summarize_classes(requests, iterations, window, slo, waits),
         distrust="; ".join(dict.fromkeys(run.distrust for run in runs if not run.is_valid)),
     )
 

@@ -1,33 +1,10 @@
 """What a driver needs of an engine, and what it gives back."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
-from engine.clock import Clock
-from engine.request import Request
-from engine.scheduler.plan import TokenEvent
 from engine.trace import IterationRecord
 from workloads.metrics import Window
 from workloads.records import Phase, RequestRecord
-
-
-class ServingEngine(Protocol):
-    """What a driver needs of an engine. See `engine.engine.Engine`."""
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def has_work(self) -> bool: ...
-
-    @property
-    def idle_until_ns(self) -> int | None: ...
-
-    def add_request(self, request: Request) -> None: ...
-
-    def abort(self, request_id: str) -> bool: ...
-
-    def step(self) -> tuple[list[TokenEvent], IterationRecord]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from engine.errors import RequestRefused, RequestShed
+from engine.serving import ServingEngine
 from engine.trace import IterationRecord
-from workloads.drive_result import DriveError, DriveResult, Progress, ServingEngine
+from workloads.drive_result import DriveError, DriveResult, Progress
 from workloads.early_stop import BACKLOG_GROWS, INTERRUPTED, VERDICT_SETTLED, BacklogWatch, SettledWatch
 from workloads.feed import make_feed
 from workloads.inflight import InFlight, prepare

@@ -185,20 +185,22 @@ def summarize_classes(
     iterations: Sequence[IterationRecord],
     window: Window,
     slo: "Slo | None" = None,
+    waits: Waits | None = None,
 ) -> dict[str, dict[str, Any]]:
     """The `classes` of `docs/records.md`: what `summarize` says of each class, as far as it can be told by request.
 
     Preemptions and recomputed tokens are those of the window's requests, whenever they occurred.
 
     Args:
-        requests, iterations, window, slo: as for `summarize`.
+        requests, iterations, window, slo, waits: as for `summarize`.
 
     Returns:
         Class name to flat numbers, the most urgent class first.
     """
     records = list(requests)
     scheduled = in_window(records)
-    waits = wait_times(scheduled, iterations)
+    if waits is None:
+        waits = wait_times(scheduled, iterations)
     summaries: dict[str, dict[str, Any]] = {}
     for priority, name in sorted({(r.priority, r.class_name) for r in records}):
         positions = [i for i, r in enumerate(scheduled) if r.class_name == name]

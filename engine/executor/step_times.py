@@ -58,16 +58,7 @@ TERMS = (
 
 def shape_of(plan: StepPlan) -> StepShape:
     """The shape of a planned step."""
-    prefill = decode = attended = context = 0
-    for _, computed, tokens, _, is_decode in plan.scheduled:
-        context += computed + tokens
-        if is_decode:
-            decode += 1
-            attended += computed + 1
-        else:
-            prefill += tokens
-            attended += tokens * computed + tokens * (tokens + 1) // 2
-    return StepShape(len(plan.scheduled), prefill, decode, attended, context)
+    return StepShape(*plan.work())
 
 
 @dataclass(frozen=True)

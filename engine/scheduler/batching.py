@@ -16,9 +16,7 @@ class Phase(StrEnum):
 
 def phase_of(request: Request) -> Phase:
     """What a request has to do next: only an output token left to compute is a decode."""
-    known = len(request.token_ids)
-    decodes = request.num_computed_tokens == known - 1 and known > len(request.prompt_token_ids)
-    return Phase.DECODE if decodes else Phase.PREFILL
+    return Phase.DECODE if request.decodes_next else Phase.PREFILL
 
 
 class Batching(ABC):

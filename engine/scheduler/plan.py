@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from typing import NamedTuple
 
 from engine.request import Request, RequestEvent
+
+_NUM_COMPUTED = attrgetter("num_computed")
 
 
 class WaitCause(StrEnum):
@@ -36,6 +39,22 @@ class ScheduledRequest(NamedTuple):
     num_tokens: int
     samples: bool
     is_decode: bool
+
+
+class StepWork(NamedTuple):
+    """What there is to compute in a step.
+
+    Attributes:
+        requests: in the step.
+        prefill_tokens, decode_tokens: computed; a decode has one.
+        attended_tokens, context_tokens: see `engine.trace.IterationRecord`.
+    """
+
+    requests: int
+    prefill_tokens: int
+    decode_tokens: int
+    attended_tokens: int
+    context_tokens: int
 
 
 @dataclass(slots=True)
@@ -74,13 +93,25 @@ class StepPlan:
     def num_tokens(self) -> int:
         return sum(s.num_tokens for s in self.scheduled)
 
+    def work(self) -> StepWork:
+        """The step's work, counted."""
+        chunks = [share for share in self.scheduled if not share.is_decode]
+        requests = len(self.scheduled)
+        decodes = requests - len(chunks)
+        prefill_tokens = sum(c.num_tokens for c in chunks)
+        context_tokens = sum(map(_NUM_COMPUTED, self.scheduled)) + prefill_tokens + decodes
+        # The one token of a decode attends to all of its context; so does a chunk's last one, which has others before.
+        attended_tokens = context_tokens
+        for _, num_computed, num_tokens, _, _ in chunks:
+            attended_tokens += (num_tokens - 1) * num_computed + num_tokens * (num_tokens - 1) // 2
+        return StepWork(requests, prefill_tokens, decodes, attended_tokens, context_tokens)
+
     def add(self, request: Request, num_tokens: int) -> None:
         """Give a request, whose blocks have room for them, its next `num_tokens` in this step."""
         start = request.num_computed_tokens
         end = start + num_tokens
-        known = len(request.token_ids)
-        is_decode = start == known - 1 and known > len(request.prompt_token_ids)
-        self.scheduled.append(ScheduledRequest(request, start, num_tokens, end == known, is_decode))
+        is_decode = request.decodes_next
+        self.scheduled.append(ScheduledRequest(request, start, num_tokens, end == request.num_tokens, is_decode))
         if start < request.max_computed_tokens:
             again = min(end, request.max_computed_tokens) - start
             request.num_recomputed_tokens += again

@@ -20,29 +20,14 @@ from engine.request import FinishReason, Request, RequestStatus
 from engine.scheduler.plan import TokenEvent
 from engine.server.faults import EngineFailed, ServerUnavailable
 from engine.server.metrics import ServerLoad, ServerMetrics
-from engine.trace import IterationRecord
+from engine.serving import ServingEngine
 
 _log = logging.getLogger("tune.server")
 _NS_PER_S = 1e9
 
 
-class ServedEngine(Protocol):
+class ServedEngine(ServingEngine, Protocol):
     """What the worker needs of an engine."""
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def has_work(self) -> bool: ...
-
-    @property
-    def idle_until_ns(self) -> int | None: ...
-
-    def add_request(self, request: Request) -> None: ...
-
-    def abort(self, request_id: str) -> bool: ...
-
-    def step(self) -> tuple[list[TokenEvent], IterationRecord]: ...
 
     def reset(self) -> None: ...
 

@@ -14,7 +14,6 @@ from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, Qwen2Tokenizer
 
 from engine.errors import UserError
-from engine.model import fetch
 from engine.model.resolve import ModelSource, resolve_model
 from engine.server.chat_template import ChatTemplate
 from engine.server.gguf_vocabulary import GGUFVocabulary
@@ -212,14 +211,6 @@ def test_a_first_token_is_added_where_the_model_wants_it(
 def test_another_kind_of_vocabulary_is_refused(tmp_path: Path, kind: str, cut: str) -> None:
     with pytest.raises(UserError, match="not supported; supported are gpt2 with gpt-2, smollm"):
         GGUFVocabulary(write_gguf(tmp_path / "m.gguf", cut, kind))
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> Path:
-    path = fetch.cache_folder() / fetch.GGUF_NAME
-    if not path.is_file():
-        pytest.skip("SmolLM2-135M-Instruct is not in the cache")
-    return path
 
 
 def test_the_real_vocabulary_agrees_with_transformers(smollm2: Path) -> None:

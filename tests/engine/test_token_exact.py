@@ -12,7 +12,6 @@ from engine.config import CacheConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.executor.input_batch import build_input_batch
 from engine.executor.torch_executor import TorchExecutor
-from engine.model import fetch
 from engine.model.resolve import resolve_model
 from engine.request import Request, SamplingParams
 from engine.scheduler.plan import ScheduledRequest
@@ -263,14 +262,6 @@ def prompt_logits(executor: TorchExecutor, prompt: list[int]) -> torch.Tensor:
     with torch.inference_mode():
         step = executor._attention.begin_step(batch.attention, executor._kv)
         return executor._decoder.forward(batch.token_ids, batch.positions, step, torch.arange(len(prompt)))
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> Path:
-    path = fetch.cache_folder() / fetch.GGUF_NAME
-    if not path.is_file():
-        pytest.skip("SmolLM2-135M-Instruct is not in the cache")
-    return path
 
 
 def test_the_real_model_agrees_with_transformers_and_knows_paris(smollm2: Path) -> None:

@@ -19,15 +19,10 @@ SMALLEST_GAIN = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Settings that the twin would measure, and what it expects of them and of the best that was measured.
-
-    Attributes:
-        expected, best: what the twin says of both, under the same traffic.
-    """
+    """Settings that the twin would measure, and what it expects of them."""
 
     settings: Settings
     expected: Played
-    best: Played | None
 
 
 class TwinSearch(Tpe):
@@ -57,8 +52,7 @@ class TwinSearch(Tpe):
 
     def _best_on(self, twin: Twin) -> Proposal | None:
         start = self._start_rate()
-        known = self._best_known(twin, start)
-        study, best = self._inner_study(), known
+        study, best = self._inner_study(), self._best_known(twin, start)
         found: Settings | None = None
         for _ in range(CANDIDATES):
             asked = study.ask()
@@ -67,7 +61,7 @@ class TwinSearch(Tpe):
             study.tell(asked, _merit(played))
             if played is not None and _is_gain(played, best) and self._search.known(settings) is None:
                 found, best = settings, played
-        return None if found is None or best is None else Proposal(found, best, known)
+        return None if found is None or best is None else Proposal(found, best)
 
     def _start_rate(self) -> float | None:
         """Where the twin begins: the highest rate that was held, else the lowest that was missed."""

@@ -57,7 +57,6 @@ class Twin:
     slo: Slo
     load: Load
     settings: Settings
-    num_plays: int = 0
     _target: BundledTarget = field(init=False)
     _plans: dict[float | None, WorkloadPlan] = field(default_factory=dict)
 
@@ -75,7 +74,6 @@ class Twin:
         """One run; None when the settings do not fit."""
         target = self._target
         assert isinstance(target.executor, SimulatedExecutor)
-        self.num_plays += 1
         target.executor.restart(self.load.seed)
         try:
             target.prepare(settings)
