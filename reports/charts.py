@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from reports.format import is_known, text
+from reports.front_chart import FrontChart
 from reports.settings import assignment, short_names
 from reports.trace_chart import Floats, TraceChart
 from reports.wait_chart import WaitChart
@@ -79,7 +80,7 @@ class ImportanceChart:
     shares: tuple[float, ...]
 
 
-Chart = TraceChart | WaitChart | LatencyChart | TrialChart | ImportanceChart
+Chart = TraceChart | WaitChart | LatencyChart | TrialChart | ImportanceChart | FrontChart
 
 
 def latency_charts(

@@ -17,6 +17,7 @@ from reports.format import (
     required_percent,
     text,
 )
+from reports.objective_text import main_objective
 from reports.settings import assignment
 from reports.sides import Side, baseline_side, winner_side
 from reports.study import StudyFolder
@@ -164,30 +165,31 @@ def _better(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, 
     if winner is None:
         return _unconfirmed(folder, confirmation)
     use, slo = changed_settings(baseline, winner), _slo(folder.study)
+    main = main_objective(folder.study)
     if confirmation.get("gain") is None or baseline is None:
-        held = request_rate(winner.goodput)
-        return f"Use {use}: {held} within {slo}, where the default settings gave no comparable goodput.", Tone.GOOD
+        held = main.write(main.of_side(winner))
+        return f"Use {use}: {held} within {slo}, where the default settings gave no comparable {main.title}.", Tone.GOOD
     return (
-        f"Use {use}: goodput {change(confirmation['gain'])} over the default settings {_within(confirmation)} "
-        f"within {slo}, from {request_rate(baseline.goodput)} to {request_rate(winner.goodput)}.",
+        f"Use {use}: {_gain(folder, confirmation, 'over the default settings ')} "
+        f"within {slo}, from {main.write(main.of_side(baseline))} to {main.write(main.of_side(winner))}.",
         Tone.GOOD,
     )
 
 
 def _same(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
-    return f"{KEEP_DEFAULTS}: the best others found make no difference, {_gain(confirmation)}.", Tone.NEUTRAL
+    return f"{KEEP_DEFAULTS}: the best others found make no difference, {_gain(folder, confirmation)}.", Tone.NEUTRAL
 
 
 def _worse(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
-    return f"{KEEP_DEFAULTS}: confirmed, the best others found are worse, {_gain(confirmation)}.", Tone.NEUTRAL
+    return f"{KEEP_DEFAULTS}: confirmed, the best others found are worse, {_gain(folder, confirmation)}.", Tone.NEUTRAL
 
 
 def _cannot_tell(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[str, Tone]:
     if confirmation.get("gain") is None:
         return f"{KEEP_DEFAULTS}: no gain could be confirmed. {text(confirmation.get('text'))}", Tone.WARN
     return (
-        f"Cannot tell whether the settings found beat the default ones, {_gain(confirmation)}. {KEEP_DEFAULTS}, or "
-        "give the study more time.",
+        f"Cannot tell whether the settings found beat the default ones, {_gain(folder, confirmation)}. "
+        f"{KEEP_DEFAULTS}, or give the study more time.",
         Tone.WARN,
     )
 
@@ -201,8 +203,9 @@ def _default_is_best(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tu
             "study more time.",
             Tone.WARN,
         )
+    main = main_objective(folder.study)
     return (
-        f"The default settings are best here: of {count(others)} others tried none gave more goodput within "
+        f"The default settings are best here: of {count(others)} others tried none gave {main.better} within "
         f"{text(folder.study.get('slo'))}; they {held}.",
         Tone.NEUTRAL,
     )
@@ -232,9 +235,11 @@ def _unconfirmed(folder: StudyFolder, confirmation: Mapping[str, Any]) -> tuple[
     if winner is None:
         held = _held_by_best(folder)
         return f"So far the default settings are the best tried; they hold {held}. Nothing was confirmed.", Tone.WARN
+    main = main_objective(folder.study)
+    ours, theirs = main.of_side(winner), main.of_side(baseline) if baseline else None
     return (
-        f"Best so far, not confirmed: {changed_settings(baseline, winner)} with {request_rate(winner.goodput)} of "
-        f"goodput, against {request_rate(baseline.goodput if baseline else None)} with the default settings.",
+        f"Best so far, not confirmed: {changed_settings(baseline, winner)} with {main.write(ours)} of "
+        f"{main.title}, against {main.write(theirs)} with the default settings.",
         Tone.WARN,
     )
 
@@ -243,8 +248,9 @@ def _slo(study: Mapping[str, Any]) -> str:
     return text(study["slo"]) if study.get("slo") else "the objective"
 
 
-def _gain(confirmation: Mapping[str, Any]) -> str:
-    return f"goodput {change(confirmation.get('gain'))} {_within(confirmation)}"
+def _gain(folder: StudyFolder, confirmation: Mapping[str, Any], over: str = "") -> str:
+    title = main_objective(folder.study).title
+    return f"{title} {change(confirmation.get('gain'))} {over}{_within(confirmation)}"
 
 
 def _within(confirmation: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from reports.charts import Chart, ImportanceChart, LatencyChart, TrialChart
+from reports.front_chart import FrontChart
 from reports.trace_chart import Floats, TraceChart
 from reports.wait_chart import WaitChart
 
@@ -27,6 +28,13 @@ CAUSES = {
     "blocks": ("no room in the KV cache", PURPLE),
     "behind_head": ("behind the head of the queue", "#d9a9cb"),
     "batch": ("batch closed or growing", GREEN),
+}
+
+FRONT_PARTS = {
+    "met": ("met the SLO", GREY, "circle", 0.45),
+    "missed": ("missed the SLO", GREY, "x-thin-open", 0.45),
+    "left": ("left the front when measured again", PURPLE, "circle-open", 0.8),
+    "front": ("the front, by trial", BLUE, "circle", 1.0),
 }
 
 # Wider than this, a linear axis would squeeze most requests against its left end.
@@ -190,6 +198,46 @@ def _trials(chart: TrialChart, beside: Sequence[TrialChart]) -> go.Figure:
     return _styled(figure, height=340, legend=True)
 
 
+def _front(chart: FrontChart, beside: Sequence[FrontChart]) -> go.Figure:
+    figure = go.Figure()
+    for part, (name, color, symbol, opacity) in FRONT_PARTS.items():
+        points = sorted((p for p in chart.points if p.part == part), key=lambda p: (p.x, p.y))
+        if not points:
+            continue
+        on_front, line = part == "front", {"width": 2, "color": color}
+        # Settings that came to exactly the same share a place, and the first has its label.
+        first = {(p.x, p.y): p.number for p in reversed(points)}
+        # On the better side of the front there is nothing that a label could cover.
+        where = f"{'top' if chart.y.larger_is_better else 'bottom'} {'right' if chart.x.larger_is_better else 'left'}"
+        figure.add_scatter(
+            x=[p.x for p in points],
+            y=[p.y for p in points],
+            text=[str(p.number) if first[p.x, p.y] == p.number else "" for p in points],
+            hovertext=[f"trial {p.number}: {escape(p.hover)}" for p in points],
+            textposition=where,
+            name=name,
+            mode="markers" + ("+text" if on_front else "") + ("+lines" if on_front and chart.connected else ""),
+            line={"color": color, "width": 1.5},
+            marker={"color": color, "symbol": symbol, "size": 9, "opacity": opacity, "line": line},
+        )
+    default = [p for p in chart.points if p.is_default]
+    figure.add_scatter(
+        x=[p.x for p in default],
+        y=[p.y for p in default],
+        hoverinfo="skip",
+        name="default",
+        mode="markers",
+        marker={"color": ORANGE, "symbol": "diamond-open", "size": 17, "line": {"width": 2.5}},
+    )
+    for axis, objective, (low, high) in (
+        (figure.update_xaxes, chart.x, chart.x_range),
+        (figure.update_yaxes, chart.y, chart.y_range),
+    ):
+        better = "more" if objective.larger_is_better else "less"
+        axis(title_text=f"{escape(objective.title)}, {escape(objective.unit)} ({better} is better)", range=[low, high])
+    return _styled(figure, height=420, legend=True)
+
+
 def _importance(chart: ImportanceChart, beside: Sequence[ImportanceChart]) -> go.Figure:
     figure = go.Figure(
         go.Bar(
@@ -231,6 +279,7 @@ _DRAWERS: Mapping[type, Callable[[Any, Sequence[Any]], go.Figure]] = {
     WaitChart: _waits,
     LatencyChart: _latency,
     TrialChart: _trials,
+    FrontChart: _front,
     ImportanceChart: _importance,
 }
 _TITLES: Mapping[type, Callable[[Any], str]] = {
@@ -238,5 +287,6 @@ _TITLES: Mapping[type, Callable[[Any], str]] = {
     WaitChart: lambda chart: f"Requests waiting in the {chart.label}, by cause",
     LatencyChart: lambda chart: f"{chart.metric} by share of requests",
     TrialChart: lambda chart: "Goodput by trial",
+    FrontChart: lambda chart: f"{chart.y.header} and {chart.x.title} of every trial",
     ImportanceChart: lambda chart: "Which parameters matter",
 }

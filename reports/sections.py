@@ -18,6 +18,7 @@ from reports.format import (
     text,
 )
 from reports.view import Command, Finding, Section, Table
+from reports.warm_start import warm_start_text
 
 if TYPE_CHECKING:
     from workloads.records import RunRecord
@@ -26,7 +27,13 @@ CLOSED_LOOP = "closed loop"
 
 VERDICT_MARKS = {"feasible": "✓ feasible", "infeasible": "✗ infeasible", "undecided": "? undecided"}
 # A trial goes by the point estimate, a verdict by the interval: they must not read alike.
-TRIAL_MARKS = {"complete": "✓ SLO met", "infeasible": "✗ SLO missed", "failed": "✗ failed", "running": "… running"}
+TRIAL_MARKS = {
+    "complete": "✓ SLO met",
+    "infeasible": "✗ SLO missed",
+    "behind": "✗ behind",
+    "failed": "✗ failed",
+    "running": "… running",
+}
 
 
 def verdict_mark(state: object) -> str:
@@ -170,6 +177,7 @@ def repeat_section(record: Mapping[str, Any], commands: tuple[Command, ...]) -> 
         ("Time spent", seconds(record.get("elapsed_s"))),
         ("Budget", seconds(options.get("budget_s"))),
         ("Strategy", text(options.get("strategy") or options.get("sampler"))),
+        ("Warm start from", text(", ".join(map(str, (record.get("warm_start") or {}).get("studies", ()))))),
         ("Seed", text(record.get("seed"))),
         ("SLO", text(record.get("slo"))),
         ("Model", model_text(record["model"])),
@@ -193,7 +201,7 @@ def repeat_section(record: Mapping[str, Any], commands: tuple[Command, ...]) -> 
     return Section(
         "repeat",
         "How to repeat it",
-        text=(f"{line}.",),
+        text=(f"{line}.", *([f"A {taken_over}."] if (taken_over := warm_start_text(record.get("warm_start"))) else [])),
         tables=(Table(("What", "Value"), known, essential=False),),
         commands=commands,
     )

@@ -26,7 +26,11 @@ _STUDY_SHAPE: Shape = {
 }
 _TRIAL_SHAPE: Shape = {"number": int, "state": str, "settings": dict, "runs": list}
 _TRIAL_RUN_SHAPE: Shape = {"path": str}
+_WARM_START_SHAPE: Shape = {"studies": list, "tries": int, "failed": int, "runs": int}
 _SIDE_SHAPE: Shape = {"settings": dict, "summary": (dict, type(None)), "runs": list}
+_OBJECTIVE_SHAPE: Shape = {"name": str, "key": str, "title": str, "unit": str, "larger_is_better": bool}
+_FRONT_SHAPE: Shape = {"default": (dict, type(None)), "members": list, "left": list}
+_POINT_SHAPE: Shape = {"trial": int, "values": dict, "change": (dict, type(None)), "measured": int}
 _SETTINGS_SHAPE: Shape = {"max_num_seqs": int, "max_num_batched_tokens": int}
 _RUN_SHAPE: Shape = {
     "model": dict,
@@ -84,6 +88,17 @@ def load_run(path: Path) -> RunRecord:
     return record
 
 
+def read_study(folder: Path) -> dict[str, Any]:
+    """The record of a study, its form checked, without its runs.
+
+    Raises:
+        UserError: `study.json` is missing, damaged, or of a schema this version does not read.
+    """
+    study = read_record(folder / STUDY_FILE, "study")
+    _require_study(study, folder)
+    return study
+
+
 def load_study(folder: Path) -> StudyFolder:
     """Open a study's folder. Runs that are missing or damaged are listed, not fatal.
 
@@ -99,8 +114,22 @@ def open_study(study: dict[str, Any], folder: Path) -> StudyFolder:
     Raises:
         UserError: the record does not have the form of a study.
     """
+    _require_study(study, folder)
+    runs: dict[str, RunRecord] = {}
+    problems: dict[str, str] = {}
+    for path in _run_paths(study):
+        try:
+            runs[path] = load_run(folder / path)
+        except UserError as error:
+            problems[path] = str(error)
+    return StudyFolder(folder, study, runs, problems)
+
+
+def _require_study(study: dict[str, Any], folder: Path) -> None:
     where = str(folder / STUDY_FILE)
     require_shape(study, _STUDY_SHAPE, where)
+    if (warm_start := study.get("warm_start")) is not None:
+        require_shape(warm_start, _WARM_START_SHAPE, f"{where}: warm_start")
     for i, trial in enumerate(study["trials"]):
         require_shape(trial, _TRIAL_SHAPE, f"{where}: trials[{i}]")
         for run in trial["runs"]:
@@ -110,14 +139,21 @@ def open_study(study: dict[str, Any], folder: Path) -> StudyFolder:
             require_shape(side, _SIDE_SHAPE, f"{where}: confirmation.{label}")
             if "classes" in side:
                 require_classes(side, f"{where}: confirmation.{label}")
-    runs: dict[str, RunRecord] = {}
-    problems: dict[str, str] = {}
-    for path in _run_paths(study):
-        try:
-            runs[path] = load_run(folder / path)
-        except UserError as error:
-            problems[path] = str(error)
-    return StudyFolder(folder, study, runs, problems)
+    _require_objectives(study, where)
+
+
+def _require_objectives(study: dict[str, Any], where: str) -> None:
+    """Check what only a study has that compares by more than the goodput."""
+    if "objectives" not in study and "front" not in study:
+        return
+    require_shape(study, {"objectives": list}, where)
+    for i, objective in enumerate(study["objectives"]):
+        require_shape(objective, _OBJECTIVE_SHAPE, f"{where}: objectives[{i}]")
+    if (front := study.get("front")) is not None:
+        require_shape(front, _FRONT_SHAPE, f"{where}: front")
+        for point in (front["default"], *front["members"], *front["left"]):
+            if point is not None:
+                require_shape(point, _POINT_SHAPE, f"{where}: front")
 
 
 def _run_paths(study: dict[str, Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """The report of a study."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,9 @@ from reports.format import (
     request_rate,
     text,
 )
+from reports.front_view import front_section
 from reports.headline import recommended, study_headline
+from reports.objective_text import GOODPUT, ShownObjective, objectives_of
 from reports.prediction_view import prediction_section
 from reports.preemption_view import preemptions_section
 from reports.result_rows import MAIN_ROWS, MORE_ROWS, ResultRow, shown
@@ -58,6 +61,7 @@ def study_report(folder: StudyFolder) -> Report:
             _validity(folder, unreadable),
             attainment_section(folder),
             comparison_section(folder),
+            *([front] if (front := front_section(study)) else []),
             trace_section(runs),
             _waits(folder, runs),
             preemptions_section(runs),
@@ -233,7 +237,9 @@ def _trials(folder: StudyFolder) -> Section:
 
 def _trial_table(folder: StudyFolder) -> Table:
     best = (folder.study["best"] or {}).get("trial")
-    trials = sorted(folder.study["trials"], key=_rank)
+    objectives = objectives_of(folder.study)
+    others = [objective for objective in objectives if objective.name != GOODPUT.name]
+    trials = sorted(folder.study["trials"], key=lambda trial: _rank(trial, objectives[0]))
     names = list(dict.fromkeys(name for trial in trials for name in trial["settings"]))
     varied = [name for name in names if len({repr(trial["settings"].get(name)) for trial in trials}) > 1]
     shown = short_names([trial["settings"] for trial in trials])
@@ -244,24 +250,27 @@ def _trial_table(folder: StudyFolder) -> Table:
             trial_mark(trial["state"]),
             request_rate(trial.get("rate")),
             request_rate(trial.get("goodput")),
+            *(objective.write((trial.get("values") or {}).get(objective.name)) for objective in others),
             *(setting_text(name, trial["settings"].get(name)) for name in varied),
             _reason(trial),
         )
         for trial in trials
     )
     return Table(
-        headers=("Trial", "Verdict", "Rate held", "Goodput", *varied, "Reason"),
+        headers=("Trial", "Verdict", "Rate held", "Goodput", *(o.header for o in others), *varied, "Reason"),
         rows=rows,
-        numeric=frozenset(range(2, 4 + len(varied))),
+        numeric=frozenset(range(2, 4 + len(others) + len(varied))),
         highlight=frozenset(i for i, trial in enumerate(trials) if trial["number"] == best),
         caption=f"The same in every trial: {', '.join(fixed)}; all others at their defaults." if fixed else "",
     )
 
 
-def _rank(trial: Mapping[str, Any]) -> tuple[int, float, int]:
-    order = {"complete": 0, "infeasible": 1, "failed": 2}
-    goodput = trial.get("goodput")
-    return order.get(trial["state"], 3), -goodput if goodput is not None else 0.0, trial["number"]
+def _rank(trial: Mapping[str, Any], main: ShownObjective) -> tuple[int, float, int]:
+    order = {"complete": 0, "behind": 1, "infeasible": 2, "failed": 3}
+    value = (trial.get("values") or {}).get(main.name, trial.get("goodput"))
+    if value is None:
+        return order.get(trial["state"], 4), 0.0 if main.larger_is_better else math.inf, trial["number"]
+    return order.get(trial["state"], 4), -value if main.larger_is_better else value, trial["number"]
 
 
 def _reason(trial: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from reports import comparison_view, run_view, study_view
 from reports.comparison import load_comparison
 from reports.comparison_headline import comparison_headline
 from reports.format import clean
+from reports.front_view import front_section
 from reports.headline import run_headline, study_headline
 from reports.study import open_study
 from reports.view import Command, Headline, Section, Table, Tone
@@ -38,7 +39,12 @@ def study_summary(study: dict[str, Any], folder: Path) -> RenderableType:
         UserError: the record does not have the form of a study.
     """
     opened = open_study(study, folder)
-    sections = (study_view.comparison_section(opened), study_view.attainment_section(opened))
+    front = front_section(study)
+    sections = (
+        *([front] if front else []),
+        study_view.comparison_section(opened),
+        study_view.attainment_section(opened),
+    )
     return _screen(study_headline(opened), study_view.recommended_commands(opened), sections, folder)
 
 

@@ -5,7 +5,10 @@ Measures the default settings, then others drawn from the searched space by a qu
 the real engine; learns a device from the default's run alone, and again from three runs; replays every run on each; and
 puts the errors beside how far the real thing repeats itself (the default measured again, at the end).
 
-Usage: twin_accuracy.py [--settings 12] [--rate 1.2] [--window 30s] [--out runs/twin] [--json FILE]
+The load is short requests on a device with little memory, so that seats, token budget, chunk size and KV cache all
+bind somewhere in the space.
+
+Usage: twin_accuracy.py [--settings 12] [--rate 2] [--window 30s] [--out runs/twin] [--json FILE]
 """
 
 import argparse
@@ -13,6 +16,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 if __package__ is None and str(Path(__file__).resolve().parent.parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -31,16 +35,24 @@ from tuner.twin.fit import learn_device
 from workloads.records import RunRecord, write_run
 
 REPEATS = 3
+LOAD: dict[str, Any] = {
+    "slo": ["p95_ttft=1.5s,p95_tpot=150ms"],
+    "prompt_tokens": "uniform:16..128",
+    "output_tokens": "uniform:8..32",
+    "device_memory": "1GiB",
+    "max_model_len": 256,
+}
 
 
 def spread_settings(count: int, seed: int) -> list[Settings]:
-    """Settings spread evenly over seats, token budget and chunk size, on logarithmic scales."""
+    """Settings spread evenly over memory share, and over seats, token budget and chunk size on logarithmic scales."""
     from scipy.stats import qmc
 
     drawn = []
-    for seats, budget, chunk in qmc.Sobol(3, rng=seed).random(count):
+    for share, seats, budget, chunk in qmc.Sobol(4, rng=seed).random(count):
         drawn.append(
             Settings(
+                gpu_memory_utilization=round(0.76 + 0.19 * share, 3),
                 max_num_seqs=round(4 * 16**seats),
                 max_num_batched_tokens=round(64 * 16**budget),
                 chunk_size=0 if chunk < 1 / 3 else round(32 * 8 ** (1.5 * chunk - 0.5)),
@@ -51,7 +63,7 @@ def spread_settings(count: int, seed: int) -> list[Settings]:
 
 def measure(options: argparse.Namespace) -> list[RunRecord]:
     """The default, the others, and the default again; runs that are there already are not made again."""
-    arguments = TuneArguments(rate=str(options.rate), window=options.window, slo=["p95_ttft=1s"], seed=options.seed)
+    arguments = TuneArguments(rate=str(options.rate), window=options.window, seed=options.seed, **LOAD)
     spec, slo = arguments.load_workload(), arguments.parse_slo()
     load = arguments.run_lengths(None).load(options.rate, options.seed)
     settings = [Settings(), *spread_settings(options.settings, options.seed), *[Settings()] * REPEATS]
@@ -96,7 +108,7 @@ def repeat_spread(again: list[RunRecord]) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--settings", type=int, default=12, help="beside the default")
-    parser.add_argument("--rate", type=float, default=1.2, help="requests per second")
+    parser.add_argument("--rate", type=float, default=2.0, help="requests per second")
     parser.add_argument("--window", default="30s", help="measured part of each run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/twin"), help="folder of the runs and the learnt devices")

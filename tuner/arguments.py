@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from engine.build import behaves_like_cpu, find_device
 from engine.errors import UserError
+from tuner.earlier import AUTO
+from tuner.objectives import Objective, parse_objectives
 from tuner.runner import RunLengths
 from tuner.settings import Settings, parse_assignment
 from tuner.targets.bundled import TargetOptions
@@ -37,7 +39,9 @@ class TuneArguments:
     device_memory: str | None = None
     set: Sequence[str] = field(default_factory=list)
     search: Sequence[str] = field(default_factory=list)
-    strategy: str = "tpe"
+    strategy: str = "auto"
+    warm_start: Sequence[str] = field(default_factory=lambda: [AUTO])
+    objective: Sequence[str] = field(default_factory=list)
     budget: str | None = None
     trials: int | None = None
     window: str | None = None
@@ -56,6 +60,14 @@ class TuneArguments:
         if self.goodput:
             return parse_goodput(self.goodput)
         return parse_slo(self.slo) if self.slo else None
+
+    def parse_objectives(self) -> tuple[Objective, ...]:
+        """What settings are compared by, the main one first.
+
+        Raises:
+            UserError: an unknown name, or one twice.
+        """
+        return parse_objectives(self.objective)
 
     def parse_rate(self) -> float | None:
         """Requests per second; None for auto.

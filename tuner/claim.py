@@ -8,7 +8,6 @@ from tuner.settings import Settings
 from tuner.store import Run, StudyStore
 from workloads.metrics import Window, in_window, summarize, summarize_classes
 from workloads.pool import pool, pool_waits
-from workloads.records import RunRecord
 from workloads.slo import Slo
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Side:
 
 def make_side(store: StudyStore, settings: Settings, runs: Sequence[Run], slo: Slo) -> Side:
     """Read runs of one setting at one rate back and judge them together."""
-    records = [RunRecord.load(store.path / run.path) for run in runs]
+    records = [store.load(run) for run in runs]
     parts = [(r.request_records(), r.iteration_records(), _window(r.meta)) for r in records]
     requests, iterations, window = pool(parts)
     verdict = slo.judge(requests)

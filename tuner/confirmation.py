@@ -3,10 +3,13 @@
 from typing import Any
 
 from tuner.claim import Ceiling, Side, compare, make_side
-from tuner.rate_search import RateRace, readable
+from tuner.objective_claim import claim_by
+from tuner.objectives import GOODPUT, Objective
+from tuner.rate_search import step_below
 from tuner.runner import Runner, at
 from tuner.settings import Settings
 from tuner.store import Run
+from tuner.targets.bundled import DOES_NOT_FIT
 from tuner.trial import Trial
 
 PAIRS = 2
@@ -18,6 +21,18 @@ SAME_RATE = 1.02
 HOPELESS = 0.1
 
 
+class WinnerFailed(Exception):
+    """The winner broke off, or did not fit any more, when it was measured again: it must not be recommended.
+
+    Attributes:
+        error_type: name of the exception behind that.
+    """
+
+    def __init__(self, error: str, error_type: str) -> None:
+        super().__init__(error)
+        self.error_type = error_type
+
+
 class Confirmation:
     """Makes the claim of a study.
 
@@ -25,15 +40,21 @@ class Confirmation:
         runner: makes the runs.
         seed: of the study; the confirmation's own lie `FRESH_SEEDS` above it.
         may_step_down: the rate was found by a search, so a winner that misses the SLO may hold a step below it.
+        objective: the main one, of which a gain is claimed; another than the goodput needs one load for all.
     """
 
-    def __init__(self, runner: Runner, seed: int, *, may_step_down: bool) -> None:
+    def __init__(self, runner: Runner, seed: int, *, may_step_down: bool, objective: Objective = GOODPUT) -> None:
         self._runner = runner
         self._seed = seed
         self._may_step_down = may_step_down
+        self._objective = objective
 
     def confirm(self, best: Trial | None, baseline: Trial) -> dict[str, Any]:
-        """The `confirmation` of `study.json`."""
+        """The `confirmation` of `study.json`.
+
+        Raises:
+            WinnerFailed: `best`, which is not the baseline, failed this time.
+        """
         if best is None:
             return unmeasured("skipped", f"No setting that was tried meets {self._runner.slo}.")
         assert best.decisive is not None
@@ -69,6 +90,8 @@ class Confirmation:
             assert own is not None
             default = own
         claim = compare(default, winner, self._seed, ceiling)
+        if self._objective != GOODPUT:
+            claim = claim_by(self._objective, claim, default, winner, self._runner.store, self._seed)
         self._runner.display.say(claim["text"])
         return claim
 
@@ -76,7 +99,7 @@ class Confirmation:
         """The next lower rate to confirm at; None where the winner would lead the default no more."""
         if rate is None or not self._may_step_down:
             return None
-        lower = readable(rate / RateRace(rate).step)
+        lower = step_below(rate)
         return lower if own_rate is None or lower > own_rate * SAME_RATE else None
 
     def _confirm_default(self, baseline: Trial, rate: float | None) -> dict[str, Any]:
@@ -131,7 +154,15 @@ class Confirmation:
             return None
         # With a given rate the goodput of both is claimed even where the SLO is missed, so every run goes to its end.
         seed = self._seed + FRESH_SEEDS + pair
-        return self._runner.run(f"confirm-{label}", settings, rate, seed, stop_when_settled=self._may_step_down)
+        try:
+            run = self._runner.run(f"confirm-{label}", settings, rate, seed, stop_when_settled=self._may_step_down)
+        except DOES_NOT_FIT as error:
+            if label == "winner":
+                raise WinnerFailed(str(error), type(error).__name__) from error
+            raise
+        if label == "winner" and run.failure is not None:
+            raise WinnerFailed(run.failure, run.failure_type)
+        return run
 
 
 def unmeasured(verdict: str, text: str) -> dict[str, Any]:

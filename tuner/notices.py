@@ -73,7 +73,9 @@ def say_near_duplicates(option: str, values: Sequence[Any], spec: "WorkloadSpec"
 
 
 def missed_everywhere(trial: "Trial", slo: "Slo") -> str:
-    """That the default settings held none of the rates at which they were measured."""
+    """That the default settings held none of the rates at which they were measured, or broke off at one of them."""
+    if trial.error:
+        return f"the default settings broke off at their highest rate ({trial.error}); looking for some that do not"
     rates = sorted(run.rate for run in trial.runs if run.rate is not None)
     text = f"the default settings do not meet {slo}"
     if rates:

@@ -1,16 +1,26 @@
 """The highest rate that one setting holds: a bracket that is widened, then halved. Pure logic, no measuring."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 FIRST_STEP = 1.2
 LARGEST_STEP = 4.0
+# A smaller lead than this is not worth a run, and hardly told from none by one.
+LEAD = 1.05
+# A prediction is tried this much lower: what is held bounds the limit from the side that counts.
+CAUTION = 1.05
+STEP_BELOW = 1.1
 
 
 def readable(rate: float) -> float:
     """The rate to three digits: what a person would type, and far finer than what a run can tell."""
     return float(f"{rate:.3g}")
+
+
+def step_below(rate: float) -> float:
+    """Where to look next for a rate that holds when this one, once held, does not any more."""
+    return readable(rate / STEP_BELOW)
 
 
 class RateStrategy(Protocol):
@@ -76,59 +86,36 @@ class RateSearch:
 
 
 @dataclass(slots=True)
-class RateRace:
-    """Whether a setting beats the best rate so far, in as few runs as that takes.
+class RateRace(RateSearch):
+    """Whether a setting beats the best rate so far, and by how much, in as few runs as that takes.
 
-    It must hold a rate `step` above the best; one that does climbs on. A setting that does not is out after a single
-    run: how far below the best its own limit lies would cost runs and change nothing.
+    It begins a little above the best, or at the rate that the setting is predicted to hold. One that holds climbs on to
+    its own limit. One that is known not to lead is out: how far below the best its limit lies would cost runs and
+    change nothing.
 
     Attributes:
         best: highest rate held by any setting so far.
-        step: ratio from one rate to the next.
-        held, failed: as in `RateSearch`.
     """
 
-    best: float
-    step: float = 1.1
-    max_climbs: int = 4
-    held: float | None = None
-    failed: float | None = None
-    runs: int = 0
-
-    @property
-    def is_over(self) -> bool:
-        """The race is decided."""
-        return self.failed is not None or self.runs >= self.max_climbs
-
-    def next_rate(self) -> float:
-        """The rate to try next, unless the race is over."""
-        return readable((self.best if self.held is None else self.held) * self.step)
-
-    def record(self, rate: float, *, held: bool) -> None:
-        """Take in the answer for `rate`."""
-        self.runs += 1
-        if held:
-            self.held = rate
-        else:
-            self.failed = rate
-
-
-@dataclass(slots=True)
-class PredictedRate(RateSearch):
-    """Begins at the rate that a setting is predicted to hold, and gives up when that is no better than the best so far.
-
-    Attributes:
-        best: highest rate held by any setting so far; None for none.
-    """
-
+    tolerance: float = 1.06
     max_runs: int = 5
-    best: float | None = None
+    step: float = 1.1
+    best: float = field(kw_only=True)
+
+    @classmethod
+    def against(cls, best: float, predicted: float | None = None) -> "RateRace":
+        """The race against `best` of a setting that is predicted to hold a rate; None where nothing is predicted."""
+        return cls(max(LEAD * best, (predicted or 0.0) / CAUTION), best=best)
 
     @property
     def is_over(self) -> bool:
         """The limit is bracketed, or known not to lie above the best."""
-        beaten = self.best is not None and self.failed is not None and self.failed <= FIRST_STEP * self.best
+        beaten = self.failed is not None and self.failed <= self.tolerance * self.best
         return RateSearch.is_over.fget(self) or (beaten and self.held is None)  # type: ignore[attr-defined]
+
+    def next_rate(self) -> float:
+        """The rate to try next, unless the race is over."""
+        return max(readable(LEAD * self.best), RateSearch.next_rate(self))
 
 
 @dataclass(slots=True)

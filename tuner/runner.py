@@ -1,5 +1,6 @@
 """Measures one setting at one rate for a study: finds the run when it was made before, makes and stores it when not."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tuner.budget import Budget
@@ -54,13 +55,21 @@ class Runner:
     wall_s: list[float] = field(default_factory=list)
 
     def run(
-        self, label: str, settings: Settings, rate: float | None, seed: int, *, stop_when_settled: bool = True
+        self,
+        label: str,
+        settings: Settings,
+        rate: float | None,
+        seed: int,
+        *,
+        stop_when_settled: bool = True,
+        stop_when_held: bool = False,
+        race: Sequence[int] | None = None,
     ) -> Run:
         """Measure once, or find the same run made before.
 
         Args:
             label: for people, in the run's name too.
-            stop_when_settled: end the run as soon as its verdict can only be infeasible.
+            stop_when_settled, stop_when_held, race: what may end the run early, see `workloads.driver.drive`.
 
         Raises:
             KVCacheTooSmall, SwapSpaceTooSmall, OutOfDeviceMemory: the settings do not fit; nothing was measured.
@@ -79,6 +88,8 @@ class Runner:
                     load,
                     self.slo,
                     stop_when_settled=stop_when_settled,
+                    stop_when_held=stop_when_held,
+                    race=race,
                     on_progress=update,
                     should_stop=interrupted,
                 )

@@ -6,13 +6,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import OutOfDeviceMemory, UserError
-from tuner.confirmation import EXPECTED_RUNS, Confirmation
+from tuner.confirmation import EXPECTED_RUNS, Confirmation, WinnerFailed
+from tuner.front import StudyFront
 from tuner.importance import importance
 from tuner.notices import missed_everywhere
-from tuner.rate_search import FixedRate, PredictedRate, RateRace, RateSearch, RateStrategy
+from tuner.objectives import DEFAULT_OBJECTIVES, Objective, best_text, rank
+from tuner.prior import NO_PRIOR, Prior
+from tuner.rate_search import LEAD, FixedRate, RateRace, RateSearch, RateStrategy
 from tuner.runner import Runner
 from tuner.settings import Settings
 from tuner.space import SearchSpace
+from tuner.store import best_record
 from tuner.strategies.base import Search
 from tuner.strategies.registry import strategy_named
 from tuner.strategies.sampled import told_numbers
@@ -42,6 +46,8 @@ class StudyOptions:
         warmup_follows_service: lengthen the warm-up to the time that requests are served for; false where the user
             has set it.
         strategy: what proposes settings, by its name.
+        objectives: what settings are compared by, the main one first.
+        prior: what earlier studies say.
     """
 
     rate: float | None
@@ -50,6 +56,8 @@ class StudyOptions:
     command: Sequence[str] = ()
     warmup_follows_service: bool = True
     strategy: str = "tpe"
+    objectives: Sequence[Objective] = DEFAULT_OBJECTIVES
+    prior: Prior = NO_PRIOR
 
 
 class BaselineFailed(UserError):
@@ -75,6 +83,7 @@ class Tuner:
         self.space = space
         self.options = options
         self.trials: list[Trial] = []
+        self.front = StudyFront(options.objectives)
 
     def run(self) -> None:
         """Baseline, search, confirmation.
@@ -90,7 +99,8 @@ class Tuner:
             study = self._search()
             self._save(importance=importance(study))
             self._save(confirmation=self._confirm())
-            self.store.save_best(self._best_record())
+            self._save(**self.front.measured_again(self.runner, self.options.seed, self.trials))
+            self.store.save_best(best_record(self.store.record))
             self._save(state="complete")
         except KeyboardInterrupt:
             self._save(state="interrupted")
@@ -103,7 +113,7 @@ class Tuner:
     def best(self) -> Trial | None:
         """The best setting so far; the baseline unless another one is ahead of it."""
         held = [t for t in self.trials if t.held]
-        return max(held, key=lambda t: (t.rank, -t.number), default=None)
+        return max(held, key=lambda t: (rank(t, self.options.objectives), -t.number), default=None)
 
     # Baseline
 
@@ -120,9 +130,9 @@ class Tuner:
             strategy = FixedRate(self.options.rate)
         # Where the time is short, a coarser idea of the default's limit is better than no search.
         self._measure(trial, strategy, keep_s=(1 - BASELINE_SHARE) * (self.budget.total_s or 0.0))
-        if trial.state == "failed" and trial.runs and trial.runs[-1].failure is None:
+        if trial.state == "failed" and trial.error_type is None:
             raise BaselineFailed(f"the baseline cannot be trusted ({trial.error}): give a longer --warmup or --window")
-        if trial.state == "failed":
+        if trial.state == "failed" and not any(run.held for run in trial.runs):
             raise BaselineFailed(f"the baseline failed, so there is nothing to improve on: {trial.error}")
         if not trial.held:
             self.display.say(missed_everywhere(trial, self.runner.slo))
@@ -154,12 +164,14 @@ class Tuner:
     # Search
 
     def _search(self) -> "optuna.Study":
-        study = self.store.optuna_study()
+        study = self.store.optuna_study([o.direction for o in self.options.objectives])
         self._restore(told_numbers(study))
         search = Search(
             *(study, self.space, self.options.seed, self.trials, self._used_share, self.display.say),
-            make_twin=lambda: twin_of(self.runner, self.options.seed),
+            make_twin=lambda: twin_of(self.runner, self.options.seed, self.options.prior.runs),
             searches_rate=self._searches_rate,
+            objectives=self.options.objectives,
+            prior=self.options.prior,
         )
         strategy = strategy_named(self.options.strategy)(search)
         while self._may_start_trial():
@@ -194,14 +206,13 @@ class Tuner:
     def _rate_strategy(self, trial: Trial) -> RateStrategy:
         if not self._searches_rate:
             return FixedRate(self.options.rate)
-        if trial.predicted is not None and trial.predicted[0] is not None:
-            return PredictedRate(trial.predicted[0], best=self._best_rate)
+        predicted = None if trial.predicted is None else trial.predicted[0]
         if self.best is not None and self.best.decisive is not None:
             assert self.best.decisive.rate is not None
-            return RateRace(self.best.decisive.rate)
+            return RateRace.against(self.best.decisive.rate, predicted)
         # Nothing has held any rate yet: try the lowest that was missed.
         lowest = min((r.rate for t in self.trials for r in t.runs if r.rate is not None), default=1.0)
-        return RateRace(lowest / RateRace(lowest).step)
+        return RateRace(predicted or lowest, best=lowest / LEAD)
 
     def _may_start_trial(self) -> bool:
         if self.options.trials is not None and len(self.trials) - 1 >= self.options.trials:
@@ -214,7 +225,8 @@ class Tuner:
         return best.decisive.rate if best is not None and best.decisive is not None else self.options.rate
 
     def _confirmation_s(self) -> float:
-        return EXPECTED_RUNS * self.runner.estimate_s(self._best_rate)
+        runs = EXPECTED_RUNS + self.front.expected_runs(self.trials)
+        return runs * self.runner.estimate_s(self._best_rate)
 
     def _begin(self, kind: str, settings: Settings, predicted: Predicted | None = None) -> Trial:
         number = max((t.number for t in self.trials), default=-1) + 1
@@ -234,27 +246,48 @@ class Tuner:
                 kept_s = 0.0 if trial.kind == "baseline" and not trial.held else keep_s
                 if trial.runs and not self.runner.has_time_for(rate, keep_s=kept_s):
                     break
-                run = self.runner.run(label, trial.settings, rate, self.options.seed)
+                run = self.runner.run(
+                    *(label, trial.settings, rate, self.options.seed),
+                    # At a given rate the windows are to be the same, so that what was done in them can be compared.
+                    stop_when_held=not isinstance(strategy, FixedRate),
+                    race=self._pace() if isinstance(strategy, FixedRate) else None,
+                )
                 trial.runs.append(run)
                 self._save()
                 if run.failure is not None:
-                    trial.error = run.failure
+                    trial.fail(run.failure, run.failure_type)
                     break
-                if run.constraint <= 0 and not run.held:
+                if run.constraint <= 0 and not run.is_valid and not run.is_behind:
                     # It tells neither that the rate was held nor that it was missed.
                     trial.error = f"not valid: {run.distrust}"
                     break
                 strategy.record(rate or 0.0, held=run.held)
         except DOES_NOT_FIT as error:
-            trial.error = str(error)
+            trial.fail(str(error), type(error).__name__)
             self.display.say(f"{label}: {error}")
-        trial.state = "complete" if trial.held else "failed" if trial.error else "infeasible"
+        missed = "behind" if trial.decisive is not None and trial.decisive.is_behind else "infeasible"
+        trial.state = "complete" if trial.held else "failed" if trial.error else missed
         trial.elapsed_s = self.budget.spent_s - started_s
         self._save()
 
+    def _pace(self) -> Sequence[int] | None:
+        """Good requests of the best setting so far, slice by slice; None where more counts than those."""
+        if self.best is None or self.best.decisive is None or tuple(self.options.objectives) != DEFAULT_OBJECTIVES:
+            return None
+        return self.store.good_by_slice(self.best.decisive)
+
     def _confirm(self) -> dict[str, Any]:
-        confirmation = Confirmation(self.runner, self.options.seed, may_step_down=self._searches_rate)
-        return confirmation.confirm(self.best, self.trials[0])
+        may_step_down, objective = self._searches_rate, self.options.objectives[0]
+        confirmation = Confirmation(self.runner, self.options.seed, may_step_down=may_step_down, objective=objective)
+        while True:
+            best = self.best
+            try:
+                return confirmation.confirm(best, self.trials[0])
+            except WinnerFailed as failure:
+                assert best is not None
+                best.fail(str(failure), failure.error_type)
+                self.display.say(f"the winner failed when it was measured again ({failure}); on to the next best")
+                self._save()
 
     # The record
 
@@ -267,11 +300,12 @@ class Tuner:
             known = {t.number for t in self.trials}
             # Trials of an earlier process stay in the record until this one has come to them.
             later = [t for t in record["trials"] if t["number"] not in known]
-            record["trials"] = [t.to_dict() for t in self.trials] + later
+            record["trials"] = [self.front.trial_record(t) for t in self.trials] + later
+            record |= self.front.record(self.trials)
             record["best"] = self._recommendation()
         self.store.save()
         if self.best is not None and self.best.decisive is not None:
-            self.display.best = f"best {self.best.decisive.goodput:.3g} good/s"
+            self.display.best = best_text(self.best, self.options.objectives[0])
 
     def _recommendation(self) -> dict[str, Any] | None:
         """The winner when its lead was confirmed or is still to be; else the default, if that meets the SLO."""
@@ -291,15 +325,3 @@ class Tuner:
             "rate": rate,
             "is_default": best is baseline,
         }
-
-    def _best_record(self) -> dict[str, Any]:
-        """The content of `best.json`: the settings to use, with the evidence for them."""
-        record = self.store.record
-        best = record["best"] or {"settings": None, "rate": None, "is_default": None}
-        evidence = ("slo", "model", "device", "workload", "simulated", "confirmation")
-        return {
-            "schema_version": record["schema_version"],
-            "settings": best["settings"],
-            "rate": best["rate"],
-            "is_default": best["is_default"],
-        } | {key: record[key] for key in evidence}

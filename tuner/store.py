@@ -3,16 +3,18 @@
 import datetime
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from engine.errors import UserError
 from reports.study import STUDY_FILE
 from tuner.settings import Settings
 from tuner.targets.bundled import Load, Measured
-from workloads.early_stop import INTERRUPTED
+from workloads.early_stop import BEHIND, HELD, INTERRUPTED, MAY_HAVE_HELD
+from workloads.metrics import Window
+from workloads.race import good_by_slice
 from workloads.records import RUN_FILE, SCHEMA_VERSION, RunRecord, write_atomic, write_run
 
 if TYPE_CHECKING:
@@ -42,8 +44,15 @@ class Run:
 
     @property
     def goodput(self) -> float:
-        """Good requests per second of the window; 0 when it had none."""
-        return self.meta["summary"]["request_goodput"] or 0.0
+        """Good requests per second of the window; 0 when it had none.
+
+        A window that ended early had not the number of arrivals that its rate stands for, so there it is the offered
+        rate times the share of good requests.
+        """
+        summary = self.meta["summary"]
+        if self.meta["stopped_early"] == HELD and self.rate is not None:
+            return self.rate * summary["good_requests"] / self.meta["window"]["requests"]
+        return summary["request_goodput"] or 0.0
 
     @property
     def is_valid(self) -> bool:
@@ -61,6 +70,16 @@ class Run:
         return stopped.removeprefix("failed: ") if stopped.startswith("failed: ") else None
 
     @property
+    def is_behind(self) -> bool:
+        """It was dropped because it served fewer requests well than the best so far did under the same load."""
+        return self.meta["stopped_early"] == BEHIND
+
+    @property
+    def failure_type(self) -> str:
+        """Name of the exception behind that; empty when there is none."""
+        return (self.failure or "").partition(":")[0]
+
+    @property
     def constraint(self) -> float:
         """How far the worst bound of the SLO is from being met: at most 0 when all are, by point estimate."""
         if self.failure is not None:
@@ -69,8 +88,8 @@ class Run:
 
     @property
     def held(self) -> bool:
-        """The SLO was met, by point estimate, in a run that can be trusted and went to its end."""
-        return self.constraint <= 0 and self.is_valid and self.meta["stopped_early"] is None
+        """The SLO was met, by point estimate, in a run that can be trusted and whose requests all went to their end."""
+        return self.constraint <= 0 and self.is_valid and self.meta["stopped_early"] in MAY_HAVE_HELD
 
     def to_dict(self) -> dict[str, Any]:
         """An entry of a trial's `runs` in `study.json`."""
@@ -197,8 +216,24 @@ class StudyStore:
         self._runs.append(run)
         return run
 
-    def optuna_study(self) -> "optuna.Study":
+    def load(self, run: Run) -> RunRecord:
+        """A run of this study with all that it recorded.
+
+        Raises:
+            UserError: its folder is damaged.
+        """
+        return RunRecord.load(self.path / run.path)
+
+    def good_by_slice(self, run: Run) -> tuple[int, ...]:
+        """The good requests of a run slice by slice, for others to race against (see `workloads.race`)."""
+        window = run.meta["window"]
+        return good_by_slice(self.load(run).request_records(), Window(window["start_ns"], window["end_ns"]))
+
+    def optuna_study(self, directions: Sequence[Literal["maximize", "minimize"]] = ("maximize",)) -> "optuna.Study":
         """The Optuna study of this folder, made when it is not there yet.
+
+        Args:
+            directions: `maximize` or `minimize` for each objective.
 
         Raises:
             UserError: the database is damaged.
@@ -212,7 +247,7 @@ class StudyStore:
             return optuna.create_study(
                 storage=f"sqlite:///{database}",
                 study_name=STUDY_NAME,
-                direction="maximize",
+                directions=directions,
                 load_if_exists=True,
             )
         except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError) as error:
@@ -221,6 +256,19 @@ class StudyStore:
                 f"{database} is damaged ({reason}): its runs are safe in {RUNS_FOLDER}/; remove {DATABASE_FILE} and "
                 "--resume goes on from them"
             ) from error
+
+
+def best_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of `best.json` for that of `study.json`: the settings to use, with the evidence for them."""
+    best = record["best"] or {"settings": None, "rate": None, "is_default": None}
+    evidence = ("slo", "model", "device", "workload", "simulated", "confirmation")
+    several = [key for key in ("objectives", "front") if key in record]
+    return {
+        "schema_version": record["schema_version"],
+        "settings": best["settings"],
+        "rate": best["rate"],
+        "is_default": best["is_default"],
+    } | {key: record[key] for key in (*evidence, *several)}
 
 
 def _now() -> str:

@@ -13,20 +13,30 @@ Predicted = tuple[float | None, float]
 
 @dataclass(slots=True)
 class Trial:
-    """One setting and what its runs said; `predicted` is what was expected of it before."""
+    """One setting and what its runs said.
+
+    Attributes:
+        error: why it failed; None while it has not.
+        error_type: name of the exception behind that; None where there was none.
+        predicted: what was expected of it before.
+    """
 
     number: int
     kind: str
     settings: Settings
     state: str = "running"
     error: str | None = None
+    error_type: str | None = None
     runs: list[Run] = field(default_factory=list)
     elapsed_s: float = 0.0
     predicted: Predicted | None = None
 
     @property
     def decisive(self) -> Run | None:
-        """The run at the highest rate held, else the one at the lowest rate tried."""
+        """The run that broke off; else the one at the highest rate held, else the one at the lowest rate tried."""
+        broken = next((r for r in self.runs if r.failure is not None), None)
+        if broken is not None:
+            return broken
         held = [r for r in self.runs if r.held]
         if held:
             return max(held, key=lambda r: r.rate or 0.0)
@@ -34,7 +44,8 @@ class Trial:
 
     @property
     def held(self) -> bool:
-        return self.decisive is not None and self.decisive.held
+        """It held the SLO at some rate and failed at none: one that crashes at a peak cannot be relied on below it."""
+        return self.error_type is None and self.decisive is not None and self.decisive.held
 
     @property
     def rank(self) -> tuple[float, float]:
@@ -42,6 +53,10 @@ class Trial:
         run = self.decisive
         assert run is not None
         return (run.rate or 0.0, run.goodput)
+
+    def fail(self, error: str, error_type: str) -> None:
+        """Note that the setting does not fit or broke off."""
+        self.state, self.error, self.error_type = "failed", error, error_type
 
     @classmethod
     def restored(cls, stored: Mapping[str, Any], runs: Mapping[str, Run]) -> "Trial":
@@ -52,6 +67,7 @@ class Trial:
             settings=Settings.from_dict(stored["settings"]),
             state=stored["state"],
             error=stored["error"],
+            error_type=stored.get("error_type"),
             runs=[runs[r["path"]] for r in stored["runs"] if r["path"] in runs],
             elapsed_s=stored["elapsed_s"],
             predicted=tuple(stored["predicted"]) if stored.get("predicted") else None,
@@ -65,10 +81,11 @@ class Trial:
             "kind": self.kind,
             "state": self.state,
             "settings": self.settings.to_dict(),
-            "rate": run.rate if run is not None and run.held else None,
+            "rate": run.rate if run is not None and self.held else None,
             "goodput": run.goodput if run is not None else None,
-            "constraint": run.constraint if run is not None else 1.0 if self.state == "failed" else None,
+            "constraint": 1.0 if self.error_type else run.constraint if run is not None else None,
             "error": self.error,
+            "error_type": self.error_type,
             "runs": [r.to_dict() for r in self.runs],
             "elapsed_s": self.elapsed_s,
             "predicted": self.predicted,
@@ -78,6 +95,6 @@ class Trial:
 def outcome(trial: Trial) -> tuple[float, float]:
     """Value and constraint for Optuna. A trial that failed served nobody: goodput 0, and the SLO fully missed."""
     run = trial.decisive
-    if run is None or run.failure is not None:
+    if run is None or run.failure is not None or trial.error_type is not None:
         return 0.0, 1.0
     return run.goodput, run.constraint if run.held else max(run.constraint, 1e-6)

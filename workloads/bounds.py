@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from functools import cache
 
 from engine.errors import UserError
 
@@ -38,9 +39,7 @@ class Bound:
 
         A fraction, so that 95 of 100 meet a p95 exactly.
         """
-        if self.statistic == "mean":
-            return None
-        return Fraction(1) if self.statistic == "max" else Fraction(self.statistic[1:]) / 100
+        return _required_share(self.statistic)
 
     @property
     def name(self) -> str:
@@ -49,6 +48,13 @@ class Bound:
 
     def __str__(self) -> str:
         return f"{self.name}={format_duration(self.bound_ns)}"
+
+
+@cache
+def _required_share(statistic: str) -> Fraction | None:
+    if statistic == "mean":
+        return None
+    return Fraction(1) if statistic == "max" else Fraction(statistic[1:]) / 100
 
 
 def format_duration(duration_ns: int) -> str:

@@ -32,7 +32,7 @@ class DriveResult:
         requests: by index, those of warm-up and cooldown included.
         iterations: every step.
         window: the measured part; it ends early where the run did.
-        stopped_early: None, or why: `verdict settled`, `backlog grows without bound`, `interrupted`.
+        stopped_early: None, or why, in the words of `workloads.early_stop`.
     """
 
     requests: list[RequestRecord]

@@ -6,19 +6,21 @@ last of them run under the same conditions as the first.
 """
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from engine.clock import VirtualClock
 from engine.errors import RequestRefused, RequestShed
 from engine.serving import ServingEngine
 from engine.trace import IterationRecord
 from workloads.drive_result import DriveError, DriveResult, Progress
-from workloads.early_stop import BACKLOG_GROWS, INTERRUPTED, VERDICT_SETTLED, BacklogWatch, SettledWatch
+from workloads.early_stop import HELD, INTERRUPTED
 from workloads.feed import make_feed
 from workloads.inflight import InFlight, prepare
 from workloads.metrics import NS_PER_S, Window
 from workloads.plan import WorkloadPlan
 from workloads.records import RequestRecord, Status
+from workloads.referee import Referee, StopRules, import_tests
 from workloads.retries import Retries
 from workloads.slo import Slo
 
@@ -38,6 +40,8 @@ def drive(
     slo: Slo | None = None,
     drain_timeout_s: float = 30.0,
     stop_when_settled: bool = True,
+    stop_when_held: bool = False,
+    race: Sequence[int] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     temperature: float = 0.0,
@@ -47,7 +51,12 @@ def drive(
     Args:
         slo: marks each request good or not, and lets the run stop early.
         drain_timeout_s: how long after the end of the window its requests may take; then they are `timeout`.
-        stop_when_settled: end an open loop as soon as its verdict cannot become anything but infeasible.
+        stop_when_settled: end an open loop as soon as the SLO is missed, by arithmetic or by evidence, or its backlog
+            grows without bound.
+        stop_when_held: end its window, too, as soon as there is evidence that the SLO is held; the requests of the
+            window go to their end, under load as ever.
+        race: good requests of the best run so far, slice by slice (see `workloads.race`); end the run as soon as it
+            is behind that one.
         on_progress: called every quarter of a second of the engine's clock, between two steps.
         should_stop: asked as often; true ends the run as `interrupted`.
         temperature: of sampling; 0 is greedy.
@@ -58,8 +67,11 @@ def drive(
     """
     if engine.has_work:
         raise ValueError("drive() needs an idle engine")
-    with _no_garbage_collection():
-        run = _Drive(engine, plan, slo, temperature, stop_when_settled)
+    with _no_garbage_collection(collect_first=not isinstance(engine.clock, VirtualClock)):
+        if slo is not None:
+            import_tests()
+        rules = StopRules(settled=stop_when_settled, held=stop_when_held, race=race)
+        run = _Drive(engine, plan, slo, temperature, rules)
         try:
             return run.play(round(drain_timeout_s * 1e9), on_progress, should_stop)
         except Exception as error:
@@ -69,10 +81,11 @@ def drive(
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Collect now, and not in the middle of a measurement."""
+def _no_garbage_collection(*, collect_first: bool) -> Iterator[None]:
+    """Collect now, and not in the middle of a measurement. A virtual clock would not notice, only those who wait."""
     was_enabled = gc.isenabled()
-    gc.collect()
+    if collect_first:
+        gc.collect()
     gc.disable()
     try:
         yield
@@ -89,7 +102,7 @@ class _Drive:
     """
 
     def __init__(
-        self, engine: ServingEngine, plan: WorkloadPlan, slo: Slo | None, temperature: float, may_stop_early: bool
+        self, engine: ServingEngine, plan: WorkloadPlan, slo: Slo | None, temperature: float, rules: StopRules
     ) -> None:
         self._engine = engine
         self._plan = plan
@@ -104,11 +117,8 @@ class _Drive:
         self._window_under_way = 0
         self._records: list[RequestRecord] = []
         self._iterations: list[IterationRecord] = []
-        self._settled: SettledWatch | None = None
-        self._backlog: BacklogWatch | None = None
-        if may_stop_early and slo is not None and plan.num_window_requests is not None:
-            self._settled = SettledWatch(slo, plan.num_window_requests)
-            self._backlog = BacklogWatch(self._window)
+        self._referee = Referee(rules, plan, slo, self._window)
+        self._held = False
 
     def play(
         self,
@@ -117,17 +127,20 @@ class _Drive:
         should_stop: Callable[[], bool] | None,
     ) -> DriveResult:
         clock, feed = self._engine.clock, self._feed
-        window_end = self._window.end_ns
-        deadline = window_end + drain_timeout_ns
         next_poll = self._start_ns
         while True:
             now = clock.now_ns()
             self._send_due(now)
-            if now >= window_end and not self._window_under_way and feed.window_is_sent(now):
-                return self._finish(now, stopped_early=None)
+            window_end = self._window.end_ns
+            deadline = window_end + drain_timeout_ns
+            if now >= window_end and not self._window_under_way and (self._held or feed.window_is_sent(now)):
+                return self._finish(now, stopped_early=HELD if self._held else None)
             if now >= deadline:
-                return self._finish(now, stopped_early=None, overdue="timeout")
-            if reason := self._reason_to_stop(now):
+                return self._finish(now, stopped_early=HELD if self._held else None, overdue="timeout")
+            reason = self._reason_to_stop(now)
+            if reason == HELD:
+                self._end_window(now)
+            elif reason is not None:
                 return self._finish(now, stopped_early=reason)
             if now >= next_poll:
                 next_poll = now + POLL_NS
@@ -177,11 +190,12 @@ class _Drive:
             self._send(retry)
         while due := self._feed.next_due(now, self._num_under_way):
             planned, phase, t_sched = due
+            if phase == "window" and t_sched >= self._window.end_ns:
+                phase = "cooldown"
             inflight = prepare(planned, phase, t_sched, self._temperature)
             if phase == "window":
                 self._window_under_way += 1
-                if self._settled is not None:
-                    self._settled.sent(inflight)
+                self._referee.sent(inflight)
             self._send(inflight)
 
     def _send(self, inflight: InFlight) -> None:
@@ -230,18 +244,20 @@ class _Drive:
         self._feed.ended(record.t_end, turned_away=record.status in _TURNED_AWAY)
         if record.phase == "window":
             self._window_under_way -= 1
-            if self._settled is not None:
-                self._settled.ended(record)
+            self._referee.ended(record)
 
     def _reason_to_stop(self, now: int) -> str | None:
-        if self._settled is not None and self._settled.is_settled(now):
-            return VERDICT_SETTLED
-        if self._backlog is not None and self._iterations:
-            last, in_system = self._iterations[-1], self._num_under_way
-            sent = in_system + len(self._records)
-            if self._backlog.grows(now, in_system, sent, waiting=last.waiting, running=last.running):
-                return BACKLOG_GROWS
-        return None
+        if self._held:
+            return None
+        in_system = self._num_under_way
+        last = self._iterations[-1] if self._iterations else None
+        return self._referee.reason_to_stop(now, in_system, in_system + len(self._records), last)
+
+    def _end_window(self, now: int) -> None:
+        """What has been measured is enough: requests to come are load for those of the window that are under way."""
+        # Whoever was scheduled up to this very moment has been sent.
+        self._window = Window(self._window.start_ns, min(now + 1, self._window.end_ns))
+        self._held = True
 
     def _finish(self, now: int, stopped_early: str | None, overdue: Status = "unfinished") -> DriveResult:
         """End what is under way. `overdue` is the status of the requests that the run was waiting for."""

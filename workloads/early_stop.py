@@ -13,10 +13,16 @@ from workloads.verdict import fatal_misses, holds
 
 VERDICT_SETTLED = "verdict settled"
 BACKLOG_GROWS = "backlog grows without bound"
+HELD = "held beyond doubt"
+BEHIND = "behind the best so far"
 INTERRUPTED = "interrupted"
 
+MAY_HAVE_HELD = (None, HELD)
+"""Ends of a run (`DriveResult.stopped_early`) after which it may be said to have held its SLO: each request of its
+window went to its end. With `HELD` the window is shorter than was asked for."""
+
 # Metrics that a waiting request can be seen to miss before it ends.
-_OVERDUE_METRICS = ("ttft", "e2e")
+OVERDUE_METRICS = ("ttft", "e2e")
 
 
 @dataclass(slots=True)
@@ -41,7 +47,7 @@ class _Tally:
 
 
 class SettledWatch:
-    """Knows when the verdict is infeasible whatever the window's other requests do.
+    """Knows when the SLO is missed whatever the window's other requests do.
 
     It counts requests that ended in a miss, and those whose first token (or end) is overdue already. Only for open
     loops, where the number of window requests is known from the start.
@@ -57,7 +63,7 @@ class SettledWatch:
     def sent(self, inflight: InFlight) -> None:
         """A request of the window was sent."""
         for tally in self._tallies:
-            if tally.bound.metric in _OVERDUE_METRICS:
+            if tally.bound.metric in OVERDUE_METRICS:
                 tally.waiting.append(inflight)
 
     def ended(self, record: RequestRecord) -> None:

@@ -1,7 +1,7 @@
 """Confidence limits of a share and of a mean when the observations come in clusters (the gaps of one request).
 
-Requests count as independent of one another. In a queue they are not quite, so the limits are somewhat too narrow;
-that is why a winner is confirmed over several seeds. scipy is imported when a limit is asked for.
+How far the clusters depend on each other is for the caller to say (see `workloads.dependence`). scipy is imported when
+a limit is asked for.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,9 @@ def effective_size(met: Sequence[int], total: Sequence[int]) -> float:
     return float(min(size, max(1.0, shrink * share * (1 - share) / error**2)))
 
 
-def mean_limits(sums: Sequence[float], counts: Sequence[int], alpha: float) -> tuple[float, float]:
+def mean_limits(
+    sums: Sequence[float], counts: Sequence[int], alpha: float, dependence: float = 1.0
+) -> tuple[float, float]:
     """One-sided limits at level `1 - alpha`, below and above, of the mean over all observations.
 
     Student's t with the standard error of the ratio `sum(sums) / sum(counts)` over clusters. Infinite for one cluster.
@@ -54,6 +56,7 @@ def mean_limits(sums: Sequence[float], counts: Sequence[int], alpha: float) -> t
     Args:
         sums: sum of the observations, per cluster.
         counts: observations, per cluster, each at least 1.
+        dependence: so many clusters tell as much as one that depends on no other.
     """
     from scipy.special import stdtrit
 
@@ -61,7 +64,8 @@ def mean_limits(sums: Sequence[float], counts: Sequence[int], alpha: float) -> t
     if clusters < 2:
         return float("-inf"), float("inf")
     mean = sum(sums) / sum(counts)
-    margin = float(stdtrit(clusters - 1, 1 - alpha)) * _ratio_error(sums, counts)
+    freedom = max(1.0, clusters / dependence - 1)
+    margin = float(stdtrit(freedom, 1 - alpha)) * sqrt(dependence) * _ratio_error(sums, counts)
     return mean - margin, mean + margin
 
 

@@ -17,11 +17,11 @@ from workloads.early_stop import INTERRUPTED
 from workloads.metrics import NS_PER_MS, NS_PER_S, in_window
 from workloads.plan import WorkloadPlan
 from workloads.records import RequestRecord
+from workloads.warmup import MAX_WARMUP_LEFT, warmup_left
 
 MIN_WINDOW_REQUESTS = 20
 MAX_FAILED_SHARE = 0.01
 MAX_CACHED_SHARE = 0.01
-MAX_WARMUP_LEFT = 0.05
 # Beyond four standard deviations lies one honest schedule in 16,000.
 RATE_DEVIATIONS = 4.0
 MIN_LAG_LIMIT_MS = 5.0
@@ -141,22 +141,16 @@ def _cache_hits(result: DriveResult, plan: WorkloadPlan, requests: Sequence[Requ
 
 
 def _warmup_left(result: DriveResult, plan: WorkloadPlan, requests: Sequence[RequestRecord]) -> Check:
-    """Share of the window's load that was missing because the system began empty.
-
-    After a time t an empty system under a steady load lacks the share E[(D - t)+] / E[D] of its steady population, D
-    being how long a request is served (the M/G/infinity queue); the value is the mean of that over the window. Taken
-    from D, it needs no trend in the data, in which a growing backlog would look like a warm-up.
-    """
+    """Share of the window's load that was missing because the system began empty."""
     served_s = [
         (r.t_end - r.t_admit) / NS_PER_S
         for r in requests
         if r.status == "ok" and r.t_end is not None and r.t_admit is not None
     ]
     window_s, warmup_s = result.window.duration_s, plan.warmup_ns / NS_PER_S
-    if sum(served_s) == 0 or window_s == 0:
+    value = warmup_left(served_s, warmup_s, window_s)
+    if value is None:
         return Check("warmup_left", True, None, MAX_WARMUP_LEFT, "no request of the window was served to its end")
-    lacking = sum(max(0.0, d - warmup_s) ** 2 - max(0.0, d - warmup_s - window_s) ** 2 for d in served_s)
-    value = lacking / (2 * window_s * sum(served_s))
     mean_s = sum(served_s) / len(served_s)
     detail = (
         f"a warm-up of {warmup_s:g} s, a window of {window_s:.1f} s, requests served for {mean_s:.2f} s in the mean"

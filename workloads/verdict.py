@@ -3,22 +3,38 @@
 A share is decided by its exact one-sided 95 % limits: feasible when the lower one reaches what the bound requires,
 infeasible when the upper one does not. So a p95 bound needs 59 requests without a miss to be called feasible, a p99
 bound 299. The reported interval is the two-sided 95 % one, a little wider than what decides.
+
+Requests that queue behind each other are late together, and a hundred of them may tell no more than ten that came
+alone. The limits are therefore those of an effective number of requests, which is estimated from the order in which
+they came (`workloads.dependence`); for independent ones it is their number. What it does not see is dependence that
+the window is too short to show: where fewer than about a hundred requests come through a queue at half its capacity,
+one verdict in ten on a setting at the very edge of its bound is still too good.
+
+Where no request missed and the bound lies far above all of them (`workloads.tolerance`), they count in full however
+alike neighbours are: TPOT, which requests share with those in their batch, would else hardly ever be decided.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
+from statistics import fmean
 from typing import Any, Literal
 
 from workloads.bounds import Bound, format_duration
+from workloads.dependence import dependence_of_mean, dependence_of_share
 from workloads.intervals import effective_size, mean_limits, share_high, share_low
 from workloads.metrics import NS_PER_MS, SAMPLES, Sample, in_window
 from workloads.records import RequestRecord
+from workloads.tolerance import lies_far_above
 
 State = Literal["feasible", "infeasible", "undecided"]
 
 ALPHA = 0.05
+
+# However long requests depend on each other: that most of a window misses a bound which a twentieth of all requests
+# miss is itself a rare thing (Markov's inequality), so a window of misses alone is never undecided.
+FEWEST_EFFECTIVE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +117,13 @@ def judge_bound(bound: Bound, records: Sequence[RequestRecord]) -> BoundVerdict:
     Of those that the stop of the run cut short, what was known by then counts (see `workloads.metrics.SAMPLES`).
 
     - `pNN`: the share of requests within the bound; of all their gaps for ITL, which count by request (the gaps of
-      one request are no independent evidence).
+      one request are no independent evidence). The requests count by how far they depend on those before them.
     - `max`: the window itself is judged, not what lies behind it: no sample shows that the largest value ever to come
       is within a bound.
     - `mean`: Student's t over requests; a request without a value has no bound, and neither has the mean.
+
+    Args:
+        records: in the order in which they arrived.
     """
     samples = [SAMPLES[bound.metric](r) for r in in_window(records)]
     samples = [s for s in samples if s.values or s.missing]
@@ -112,10 +131,12 @@ def judge_bound(bound: Bound, records: Sequence[RequestRecord]) -> BoundVerdict:
 
 
 def fatal_misses(bound: Bound, total: int) -> int | None:
-    """The fewest misses among `total` window requests that make the bound infeasible whatever the others do.
+    """The fewest misses among `total` window requests that miss the bound by more than chance, whatever the others do.
 
-    A run that has this many can stop: with fewer requests behind it the same misses weigh only more. None where
-    misses of requests do not decide (quantiles of ITL), or where no number of them would.
+    By chance of independent requests; where they depend on each other the verdict may still be undecided, but the
+    point estimate lies beyond the bound. A run that has this many can stop: with fewer requests behind it the same
+    misses weigh only more. None where misses of requests do not decide (quantiles of ITL), or where no number of them
+    would.
     """
     required = bound.required_share
     if required is None or required == 1:
@@ -132,15 +153,53 @@ def fatal_misses(bound: Bound, total: int) -> int | None:
     return low
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one request says of a bound.
+
+    Attributes:
+        met, total: observations within the bound, and all of them; those that never came are not within it.
+        typical: their mean in nanoseconds, by which requests are compared with their neighbours; infinite where one
+            never came.
+    """
+
+    met: int
+    total: int
+    typical: float
+
+
+def outcome(bound: Bound, sample: Sample) -> Outcome | None:
+    """What a request says of a bound; None when it says nothing."""
+    total = len(sample.values) + sample.missing
+    if not total:
+        return None
+    return Outcome(_num_met(bound, sample), total, float("inf") if sample.missing else fmean(sample.values))
+
+
+def weigh(required: Fraction, outcomes: Sequence[Outcome]) -> tuple[Fraction, float]:
+    """The share of observations within a bound, and the number of independent ones that tell as much.
+
+    Args:
+        required: share that the bound asks for.
+        outcomes: of requests in the order in which they arrived, at least one.
+    """
+    import numpy as np
+
+    met, total = [o.met for o in outcomes], [o.total for o in outcomes]
+    dependence = float(dependence_of_share(np.array([o.typical for o in outcomes]), float(required)))
+    return Fraction(sum(met), sum(total)), effective_size(met, total) / dependence
+
+
 def _judge_quantile(bound: Bound, samples: Sequence[Sample]) -> BoundVerdict:
     required = bound.required_share
     assert required is not None
-    met = [_num_met(bound, s) for s in samples]
-    total = [len(s.values) + s.missing for s in samples]
-    if not samples:
+    outcomes = [o for s in samples if (o := outcome(bound, s)) is not None]
+    if not outcomes:
         return BoundVerdict(bound, "undecided", meets=False, observed_ns=None, met_share=None)
-    share = Fraction(sum(met), sum(total))
-    size = effective_size(met, total)
+    share, size = weigh(required, outcomes)
+    size = max(size, min(FEWEST_EFFECTIVE, len(outcomes)))
+    if share == 1 and lies_far_above(bound.bound_ns, [o.typical for o in outcomes], float(required), ALPHA):
+        size = len(outcomes)
     state: State = "undecided"
     if share_low(float(share) * size, size, ALPHA) >= required:
         state = "feasible"
@@ -165,6 +224,8 @@ def _judge_max(bound: Bound, samples: Sequence[Sample]) -> BoundVerdict:
 
 
 def _judge_mean(bound: Bound, samples: Sequence[Sample]) -> BoundVerdict:
+    import numpy as np
+
     if not samples:
         return BoundVerdict(bound, "undecided", meets=False, observed_ns=None, met_share=None)
     met_share = sum(_num_met(bound, s) for s in samples) / sum(len(s.values) + s.missing for s in samples)
@@ -172,7 +233,8 @@ def _judge_mean(bound: Bound, samples: Sequence[Sample]) -> BoundVerdict:
         return BoundVerdict(bound, "infeasible", meets=False, observed_ns=None, met_share=met_share)
     sums, counts = [sum(s.values) for s in samples], [len(s.values) for s in samples]
     mean = sum(sums) / sum(counts)
-    low, high = mean_limits(sums, counts, ALPHA)
+    beyond = np.array([total - mean * count for total, count in zip(sums, counts, strict=True)])
+    low, high = mean_limits(sums, counts, ALPHA, float(dependence_of_mean(beyond)))
     state: State = "feasible" if high <= bound.bound_ns else "infeasible" if low > bound.bound_ns else "undecided"
     return BoundVerdict(bound, state, meets=mean <= bound.bound_ns, observed_ns=mean, met_share=met_share)
 

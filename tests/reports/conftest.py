@@ -122,6 +122,18 @@ def run_meta(
 MakeRun = Callable[..., Path]
 
 
+@pytest.fixture(scope="session")
+def feasible() -> Callable[[dict[str, Any]], None]:
+    """Makes a run's content say that every bound holds, as a longer window would."""
+
+    def change(meta: dict[str, Any]) -> None:
+        meta["verdict"]["state"] = "feasible"
+        for bound in meta["verdict"]["bounds"]:
+            bound["state"] = "feasible"
+
+    return change
+
+
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
     """Writes a run's folder and gives its path; `change` may edit run.json's content before."""

@@ -18,8 +18,8 @@ def cells(report: Report, key: str) -> dict[str, str]:
     return {row[0]: row[1] for table in section(report, key).tables for row in table.rows}
 
 
-def test_a_feasible_run_says_so_with_rate_and_goodput(make_run):
-    report = build_report(make_run())
+def test_a_feasible_run_says_so_with_rate_and_goodput(make_run, feasible):
+    report = build_report(make_run(change=feasible))
     assert report.headline.tone is Tone.GOOD
     assert report.headline.sentence.startswith("The SLO p95_ttft=1s,p95_tpot=60ms holds at 6.00 req/s")
     assert report.headline.notices == ()
@@ -104,6 +104,7 @@ def test_answers_of_one_token_have_no_tpot_anywhere(make_run):
         (lambda m: m.update(simulated=True), "Simulated: no real device ran."),
         (lambda m: m["model"].update(weights="random"), "Random weights"),
         (lambda m: m.update(stopped_early="verdict settled"), "Stopped early: verdict settled."),
+        (lambda m: m.update(stopped_early="held beyond doubt"), "Stopped early: held beyond doubt."),
     ],
 )
 def test_what_limits_belief_is_said_at_the_top(make_run, change, notice):

@@ -29,6 +29,7 @@ def test_the_verdict_comes_first_and_the_commands_follow(make_study):
 def test_a_study_fits_eighty_columns_and_needs_no_colour(make_study):
     def one_miss(study):
         study["confirmation"]["baseline"]["verdict"]["bounds"][0]["state"] = "infeasible"
+        study["confirmation"]["winner"]["verdict"]["bounds"][0]["state"] = "feasible"
 
     text = study_text(make_study(change=one_miss))
     assert "\x1b" not in text
@@ -38,8 +39,8 @@ def test_a_study_fits_eighty_columns_and_needs_no_colour(make_study):
     assert "✓ feasible" in text
 
 
-def test_a_run_fits_eighty_columns(make_run):
-    text = shown(run_summary(RunRecord.load(make_run())))
+def test_a_run_fits_eighty_columns(make_run, feasible):
+    text = shown(run_summary(RunRecord.load(make_run(change=feasible))))
     assert text.startswith("The SLO p95_ttft=1s,p95_tpot=60ms holds")
     assert max(len(line.rstrip()) for line in text.splitlines() if not line.startswith("Stored in")) <= 80
     assert "Diagnosis" in text

@@ -5,11 +5,12 @@ import gc
 import io
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.tuner.small_studies import FEW_SEATS, SMALL, Outcome, Tune
+from tests.tuner.small_studies import FEW_SEATS, SMALL, TPE, Outcome, Tune
 from tuner.cli.main import main
 
 STUDY_TRIALS = 2
@@ -40,6 +41,16 @@ def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
     return call
 
 
+@pytest.fixture(autouse=True, scope="session")
+def few_candidates() -> Iterator[None]:
+    """A twin that plays enough to find something, in a second or two."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tuner.strategies.twin_search.FIRST_CANDIDATES", 16)
+        patch.setattr("tuner.strategies.twin_search.CANDIDATES", 8)
+        patch.setattr("tuner.strategies.scout.FIRST_RANDOM_CANDIDATES", 8)
+        yield
+
+
 @pytest.fixture
 def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares the second that the reports take, where they are not the question."""
@@ -50,5 +61,6 @@ def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
 def whole_study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
     """A study's folder and what was printed; to be read, never changed."""
     folder = tmp_path_factory.mktemp("whole") / "study"
-    outcome = call(*SMALL, *FEW_SEATS, "--trials", str(STUDY_TRIALS), "--seed", "1", "--out", str(folder), "--json")
+    limits = ("--trials", str(STUDY_TRIALS), "--seed", "1")
+    outcome = call(*SMALL, *FEW_SEATS, *TPE, *limits, "--out", str(folder), "--json")
     return folder, outcome

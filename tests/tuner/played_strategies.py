@@ -6,6 +6,7 @@ from typing import Any
 
 import optuna
 
+from tuner.prior import NO_PRIOR, Prior
 from tuner.settings import Settings
 from tuner.space import SearchSpace
 from tuner.store import Run
@@ -38,15 +39,24 @@ def finished(number: int, settings: Settings, goodput: float, missing: float) ->
     return trial
 
 
+def crashed(number: int, settings: Settings) -> Trial:
+    """A trial whose first step failed."""
+    trial = Trial(number, "search", settings)
+    trial.fail("RuntimeError: crash", "RuntimeError")
+    return trial
+
+
 @dataclass
 class Played:
-    """A study of a strategy: `go_on` is what a new process does with it."""
+    """A study of a strategy: `go_on` is what a new process does with it; settings for which `fails` holds crash."""
 
     name: str
     space: SearchSpace
     seed: int = 0
     allowed: int = 40
     formula: Callable[[Settings], tuple[float, float]] = seats_up_to_a_knee
+    fails: Callable[[Settings], bool] = lambda _: False
+    prior: Prior = NO_PRIOR
     study: optuna.Study = field(init=False)
     trials: list[Trial] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -64,7 +74,7 @@ class Played:
         told = told_numbers(self.study)
         self.trials[1:] = [t for t in self.trials[1:] if t.number in told]
         used_share = lambda: (len(self.trials) - 1) / self.allowed  # noqa: E731
-        search = Search(self.study, self.space, self.seed, self.trials, used_share, self.said.append)
+        search = Search(self.study, self.space, self.seed, self.trials, used_share, self.said.append, prior=self.prior)
         self.strategy = STRATEGIES[self.name](search)
 
     def play(self, count: int) -> list[Settings]:
@@ -75,7 +85,9 @@ class Played:
             if settings is None:
                 break
             proposed.append(settings)
-            trial = finished(len(self.trials), settings, *self.formula(settings))
+            number = len(self.trials)
+            failed = self.fails(settings)
+            trial = crashed(number, settings) if failed else finished(number, settings, *self.formula(settings))
             self.trials.append(trial)
             self.strategy.learn(trial)
         return proposed

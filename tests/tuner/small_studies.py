@@ -11,6 +11,8 @@ ENGINE = ("--device", "sim:l4", "--model", "random:qwen2.5-7b")
 LOAD = ("--workload", "chat-small", "--output-tokens", "uniform:4..16", "--window", "8s", "--warmup", "1s")
 SLO = ("--slo", "p95_ttft=1s,p95_tpot=120ms")
 SMALL = (*ENGINE, *LOAD, *SLO)
+# Tries as many settings as it may, where the twin would have enough of them before.
+TPE = ("--strategy", "tpe")
 # A default with few seats, so that the search has something to find.
 FEW_SEATS = ("--set", "max_num_seqs=4", "--search", "max_num_seqs=4..32")
 

@@ -14,6 +14,7 @@ import pytest
 from tests.tuner.small_studies import (
     FEW_SEATS,
     SMALL,
+    TPE,
     Outcome,
     Tune,
     files_in,
@@ -31,7 +32,7 @@ def interrupted_study(folder: Path, how: signal.Signals) -> int:
     """Start the study of `whole_study` in a process of its own and signal it after two runs; its exit status."""
     command = [sys.executable, "-c", "from tuner.cli.main import main; main()"]
     process = subprocess.Popen(
-        [*command, *SMALL, *FEW_SEATS, "--trials", "2", "--seed", "1", "--out", str(folder)],
+        [*command, *SMALL, *FEW_SEATS, *TPE, "--trials", "2", "--seed", "1", "--out", str(folder)],
         cwd=ROOT,
         env=os.environ | {"PYTHONHASHSEED": "7"},
         stdout=subprocess.DEVNULL,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from reports.settings import setting_text
-from tests.tuner.small_studies import SMALL, Tune, stored_runs, study_in
+from tests.tuner.small_studies import SMALL, TPE, Tune, stored_runs, study_in
 from tuner.settings import NAMES, Settings
 from tuner.space import TUNED
 
@@ -33,7 +33,7 @@ def test_policies_and_what_belongs_to_them_are_searched(tune: Tune, tmp_path: Pa
     texts = ["policy=fcfs,sjf,tiered", "aging=1s..1m", "preemption_mode=recompute,swap", "swap_space=1GiB..8GiB"]
     search = [word for text in texts for word in ("--search", text)]
     fixed = ["--set", "max_num_seqs=16", "--set", "max_num_batched_tokens=512", "--set", "chunk_size=off"]
-    outcome = tune(*SMALL, *fixed, *search, "--rate", "4", "--trials", "5", "--out", "s")
+    outcome = tune(*SMALL, *TPE, *fixed, *search, "--rate", "4", "--trials", "5", "--out", "s")
     assert outcome.code == 0, outcome.err
     trials = study_in(tmp_path / "s")["trials"]
     assert len(trials) == 6
@@ -49,7 +49,7 @@ def test_policies_and_what_belongs_to_them_are_searched(tune: Tune, tmp_path: Pa
 def test_dynamic_batches_are_searched_with_a_delay(tune: Tune, tmp_path: Path) -> None:
     held = ["gpu_memory_utilization=0.9", "max_num_seqs=16", "max_num_batched_tokens=512", "chunk_size=off"]
     fixed = [word for text in held for word in ("--set", text)]
-    outcome = tune(*SMALL, *fixed, "--search", "batching=continuous,static,dynamic", "--rate", "2", "--out", "s")
+    outcome = tune(*SMALL, *TPE, *fixed, "--search", "batching=continuous,static,dynamic", "--rate", "2", "--out", "s")
     assert outcome.code == 0, outcome.err
     assert "max_queue_delay=0.1s" in outcome.err
     tried = {

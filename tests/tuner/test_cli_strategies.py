@@ -7,7 +7,7 @@ import pytest
 
 from tests.tuner.small_studies import FEW_SEATS, SMALL, Tune, measured_twice, study_in
 
-NAMES = ("tpe", "gp", "cmaes", "qmc", "random", "grid", "staged")
+NAMES = ("tpe", "gp", "cmaes", "nsga2", "qmc", "random", "grid", "staged")
 START = (*SMALL, *FEW_SEATS, "--rate", "4", "--seed", "1")
 
 

@@ -19,6 +19,7 @@ from tests.tuner.small_studies import (
     LOAD,
     SLO,
     SMALL,
+    TPE,
     Outcome,
     Tune,
     files_in,
@@ -139,7 +140,7 @@ def test_equal_arguments_give_equal_runs_byte_for_byte(tune: Tune, tmp_path: Pat
 
 @pytest.mark.usefixtures("no_reports")
 def test_a_fixed_rate_is_the_only_one_measured(tune: Tune, tmp_path: Path) -> None:
-    outcome = tune(*SMALL, "--rate", "4", "--trials", "2", "--out", "s", "--set", "chunk_size=off")
+    outcome = tune(*SMALL, *TPE, "--rate", "4", "--trials", "2", "--out", "s", "--set", "chunk_size=off")
     assert outcome.code == 0, outcome.err
     study = study_in(tmp_path / "s")
     assert {meta["rate"] for meta in stored_runs(tmp_path / "s").values()} == {4.0}
@@ -163,10 +164,26 @@ def test_a_closed_loop_has_no_rate_and_goodput_takes_several_values(tune: Tune, 
     assert study["best"]["rate"] is None
 
 
+def test_at_one_load_a_setting_that_is_behind_the_best_is_dropped(tune: Tune, tmp_path: Path) -> None:
+    # A loose objective that all hold leaves it to the goodput, and few seats serve fewer requests.
+    load = ("--arrival", "closed:concurrency=24", "--slo", "p50_e2e=20s")
+    few = ("--set", "max_num_seqs=24", "--search", "max_num_seqs=4,6")
+    outcome = tune(*ENGINE, *LOAD, *load, *few, "--trials", "2", "--out", "s")
+    assert outcome.code == 0, outcome.err
+    study = study_in(tmp_path / "s")
+    dropped = [t for t in study["trials"] if t["state"] == "behind"]
+    assert dropped
+    for trial in dropped:
+        assert [run["stopped_early"] for run in trial["runs"]] == ["behind the best so far"]
+        assert (trial["rate"], trial["error"]) == (None, None)
+    assert study["best"]["is_default"]
+    assert "behind the best so far" in (tmp_path / "s" / "report.md").read_text()
+
+
 @pytest.mark.usefixtures("no_reports")
 def test_search_and_set_decide_what_varies(tune: Tune, tmp_path: Path) -> None:
     fixed = ("--set", "gpu_memory_utilization=0.9", "--set", "max_num_seqs=64", "--set", "chunk_size=off")
-    outcome = tune(*SMALL, *fixed, "--search", "max_num_batched_tokens=512,1024", "--rate", "4", "--trials", "9",
+    outcome = tune(*SMALL, *TPE, *fixed, "--search", "max_num_batched_tokens=512,1024", "--rate", "4", "--trials", "9",
                    "--out", "s")  # fmt: skip
     assert outcome.code == 0, outcome.err
     study = study_in(tmp_path / "s")

@@ -13,6 +13,7 @@ from engine.executor.simulated import SimulatedExecutor
 from engine.scheduler.plan import StepPlan
 from tests.tuner.small_studies import FEW_SEATS, SMALL, Tune, stored_runs, study_in
 from tuner.budget import Budget
+from tuner.confirmation import FRESH_SEEDS
 from tuner.targets.bundled import BundledTarget, Measured
 
 MOST_RUNNING = 6
@@ -61,7 +62,7 @@ def trials_by_state(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, 
 
 def assert_infeasible_for_optuna(folder: Path, failed: list[dict[str, Any]]) -> None:
     study = optuna.load_study(study_name="tune", storage=f"sqlite:///{folder / 'study.db'}")
-    by_number = {t.user_attrs["trial"]: t for t in study.trials}
+    by_number = {t.user_attrs["trial"]: t for t in study.trials if "trial" in t.user_attrs}
     for trial in failed:
         told = by_number[trial["number"]]
         assert told.state == optuna.trial.TrialState.COMPLETE
@@ -203,3 +204,75 @@ def test_a_baseline_that_fails_ends_the_study_with_its_reason(
     assert study["state"] == "failed"
     assert str(error) in study["reason"]
     assert study["best"] is None
+
+
+# The default has few seats; settings with more hold more, and crash once a peak fills them.
+PEAK = ("--set", "max_num_seqs=4", "--search", "max_num_seqs=4..32", "--rate", "auto", "--out", "s")
+
+
+@pytest.mark.usefixtures("no_reports")
+def test_a_setting_that_crashes_only_under_load_is_never_chosen_for_the_rates_it_held(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_steps(monkeypatch, CRASH, most_running=9)
+    outcome = tune(*SMALL, *PEAK, "--trials", "6", "--seed", "1")
+    assert outcome.code == 0, outcome.err
+    study, (failed, served) = study_in(tmp_path / "s"), trials_by_state(tmp_path / "s")
+    at_a_peak = [t for t in failed if len(t["runs"]) > 1]
+    assert at_a_peak, "no setting held a rate before it crashed"
+    for trial in at_a_peak:
+        assert trial["runs"][0]["stopped_early"] is None
+        assert (trial["error_type"], trial["rate"], trial["constraint"]) == ("RuntimeError", None, 1.0)
+    assert study["best"]["trial"] in {t["number"] for t in served}
+    assert study["best"]["settings"]["max_num_seqs"] <= 9
+    assert study["confirmation"]["winner"] is None or study["confirmation"]["winner"]["settings"]["max_num_seqs"] <= 9
+    assert_infeasible_for_optuna(tmp_path / "s", failed)
+
+
+def fail_confirmation(monkeypatch: pytest.MonkeyPatch, error: Exception, winners: int) -> None:
+    """The first so many winners fail when they are measured again."""
+    measure = BundledTarget.measure
+    failing: list[Any] = []
+
+    def measure_or_fail(self: BundledTarget, settings: Any, load: Any, *args: Any, **options: Any) -> Measured:
+        is_winner = load.seed >= FRESH_SEEDS and settings.max_num_seqs > 4
+        if is_winner and settings not in failing and len(failing) < winners:
+            failing.append(settings)
+        if is_winner and settings in failing:
+            raise type(error)(*error.args)
+        return measure(self, settings, load, *args, **options)
+
+    monkeypatch.setattr(BundledTarget, "measure", measure_or_fail)
+
+
+@pytest.mark.usefixtures("no_reports")
+def test_a_winner_that_fails_when_it_is_measured_again_makes_room_for_the_next_best(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_confirmation(monkeypatch, OUT_OF_MEMORY, winners=1)
+    outcome = tune(*SMALL, *PEAK, "--trials", "4", "--seed", "1")
+    assert outcome.code == 0, outcome.err
+    study, (failed, served) = study_in(tmp_path / "s"), trials_by_state(tmp_path / "s")
+    (first,) = failed
+    assert (first["error"], first["error_type"]) == (str(OUT_OF_MEMORY), "OutOfDeviceMemory")
+    assert study["best"]["trial"] in {t["number"] for t in served}
+    assert study["best"]["settings"] != first["settings"]
+    assert study["confirmation"]["verdict"] in ("better", "default is best", "same", "cannot tell")
+    assert "on to the next best" in outcome.err
+
+
+@pytest.mark.usefixtures("no_reports")
+def test_a_default_that_crashes_at_its_highest_rate_is_no_end_of_the_study_and_is_not_recommended(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_steps(monkeypatch, CRASH, most_running=9)
+    # One at which the default holds a rate before it crashes at the next.
+    monkeypatch.setattr(BundledTarget, "burst", lambda *_: (4.0, 0.5))
+    search = ("--set", "max_num_seqs=16", "--search", "max_num_seqs=4..8", "--rate", "auto")
+    outcome = tune(*SMALL, *search, "--trials", "3", "--out", "s")
+    assert outcome.code == 0, outcome.err
+    assert "the default settings broke off" in outcome.err
+    study = study_in(tmp_path / "s")
+    assert study["trials"][0]["state"] == "failed"
+    assert study["best"]["settings"]["max_num_seqs"] <= 8
+    assert study["state"] == "complete"

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.rate_search import FixedRate, RateRace, RateSearch
+from tuner.rate_search import CAUTION, LEAD, FixedRate, RateRace, RateSearch, readable
 
 RATES = st.floats(1e-3, 1e4)
-# Rates are asked to three digits, so a step of the race is off by at most this much.
+# Rates are asked to three digits, so they are off by at most this much.
 ROUNDING = 1.006
-STEP = RateRace(1.0).step
 
 
 def play(strategy: RateSearch | RateRace, limit: float) -> list[float]:
@@ -67,29 +66,46 @@ def test_a_lower_rate_that_fails_is_believed_over_a_higher_one_that_held() -> No
     assert search.next_rate() < 3.0
 
 
-@given(best=RATES, headroom=st.floats(0.01, STEP / ROUNDING))
+@given(best=RATES, headroom=st.floats(0.01, LEAD / ROUNDING))
 def test_a_setting_no_better_than_the_best_is_out_after_one_run(best: float, headroom: float) -> None:
-    race = RateRace(best)
+    race = RateRace.against(best)
     asked = play(race, best * headroom)
     assert len(asked) == 1
     assert asked[0] > best
     assert race.held is None
 
 
-@given(best=RATES, headroom=st.floats(STEP * ROUNDING, 10.0))
-def test_a_better_setting_climbs_step_by_step_to_its_limit_or_its_last_climb(best: float, headroom: float) -> None:
-    race, limit = RateRace(best), best * headroom
+@given(best=RATES, headroom=st.floats(LEAD * ROUNDING, 10.0))
+def test_a_better_setting_climbs_to_its_limit_or_its_last_run(best: float, headroom: float) -> None:
+    race, limit = RateRace.against(best), best * headroom
     asked = play(race, limit)
-    assert len(asked) <= race.max_climbs
-    assert asked == sorted(asked)
+    assert len(asked) <= race.max_runs
     assert race.held is not None
     assert best < race.held <= limit
-    assert len(asked) == race.max_climbs or limit < race.held * STEP * ROUNDING
+    assert len(asked) == race.max_runs or limit < race.held * race.tolerance * ROUNDING
+
+
+@given(best=RATES, told=st.floats(1.1, 10.0), headroom=st.floats(0.01, 0.99))
+def test_a_prediction_is_tried_first_and_given_up_when_no_rate_above_the_best_is_held(
+    best: float, told: float, headroom: float
+) -> None:
+    race = RateRace.against(best, best * told)
+    asked = play(race, best * headroom)
+    assert asked[0] == readable(max(LEAD * best, best * told / CAUTION))
+    assert asked == sorted(asked, reverse=True)
+    assert all(rate > best for rate in asked)
+    assert len(asked) <= race.max_runs
+
+
+@given(best=RATES, told=st.floats(0.9, 10.0), error=st.floats(0.97, 1.03))
+def test_a_good_prediction_needs_few_runs(best: float, told: float, error: float) -> None:
+    race = RateRace.against(best, best * told)
+    assert len(play(race, best * told * error)) <= 3
 
 
 @given(limit=RATES, start=RATES)
 def test_asked_rates_are_ones_that_a_person_would_type(limit: float, start: float) -> None:
-    for strategy in (RateSearch(start), RateRace(start)):
+    for strategy in (RateSearch(start), RateRace.against(start)):
         for rate in play(strategy, limit):
             assert rate == float(f"{rate:.3g}")
 

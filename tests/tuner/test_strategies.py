@@ -13,7 +13,7 @@ from tuner.strategies.registry import STRATEGIES, strategy_named
 from tuner.strategies.sampled import FIRST_RANDOM_TRIALS
 
 # A Gaussian process takes a second for a proposal, so it has one test of its own.
-NAMES = ("tpe", "cmaes", "qmc", "random", "grid", "staged")
+NAMES = ("tpe", "cmaes", "nsga2", "qmc", "random", "grid", "staged")
 DEFAULT = default_space(Settings(), [], on_gpu=True, smallest_utilization=0.5, max_resident_requests=400)
 CONDITIONAL = with_search(
     replace(DEFAULT, dimensions={"max_num_seqs": Range(8, 400), "max_num_batched_tokens": Range(512, 8192)}),

@@ -2,19 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.tuner.small_studies import FEW_SEATS, SMALL, Tune, measured_twice, study_in
-from tuner.rate_search import PredictedRate
-from tuner.strategies import twin_search
-
-
-@pytest.fixture(autouse=True)
-def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Enough to find something, in seconds."""
-    monkeypatch.setattr(twin_search, "CANDIDATES", 20)
-    monkeypatch.setattr(twin_search, "FIRST_RANDOM_CANDIDATES", 10)
-
 
 SEARCH = (*SMALL, *FEW_SEATS, "--strategy", "twin", "--seed", "1")
 
@@ -52,20 +40,3 @@ def test_at_a_fixed_rate_settings_are_compared_by_their_goodput(tune: Tune, tmp_
     _, first = study_in(folder)["trials"]
     assert first["state"] == "complete"
     assert first["rate"] == 8
-
-
-def test_a_predicted_rate_is_tried_first_and_bracketed() -> None:
-    search = PredictedRate(40.0, best=5.0)
-    assert search.next_rate() == 40
-    search.record(40, held=False)
-    assert not search.is_over
-    below = search.next_rate()
-    assert 5 < below < 40
-    search.record(below, held=True)
-    assert below < search.next_rate() < 40
-
-
-def test_a_prediction_that_fails_down_to_the_best_rate_is_given_up() -> None:
-    search = PredictedRate(6.0, best=5.0)
-    search.record(search.next_rate(), held=False)
-    assert search.is_over

@@ -195,11 +195,20 @@ def test_constraint_is_how_far_the_worst_bound_is_missed(bounds: list[dict[str, 
     assert run.held is (constraint <= 0)
 
 
+def test_a_run_that_ended_because_it_held_beyond_doubt_has_held_and_counts_at_the_offered_rate() -> None:
+    summary = {"request_goodput": 3.9, "good_requests": 15}
+    window = {"start_ns": 0, "end_ns": 4_000_000_000, "requests": 20}
+    run = run_with(stopped_early="held beyond doubt", summary=summary, window=window)
+    assert run.held
+    assert run.goodput == LOAD.rate * 15 / 20
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"validity": {"valid": False, "checks": []}},
         {"stopped_early": "backlog grows without bound"},
+        {"stopped_early": "behind the best so far"},
         {"stopped_early": "failed: OutOfDeviceMemory: no room"},
     ],
 )

@@ -65,16 +65,29 @@ def tune(
             show_default=False,
         ),
     ] = None,
+    objective: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            metavar="NAME,...",
+            help="What to make best within the SLO: goodput, output_throughput, request_throughput, or mean, p50, p90, "
+            "p95 or p99 of ttft, tpot, itl or e2e, such as p95_ttft. Several give the front of settings of which none "
+            "is better in all. Others than goodput alone need --rate R or a closed loop.",
+            rich_help_panel="The search",
+            show_default="goodput",
+        ),
+    ] = None,
     strategy: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="What proposes the settings to measure: tpe, twin (the best of many that are played on a twin of the "
-            "engine, learnt from the runs so far), gp, cmaes, qmc, random, grid (all combinations of a few "
-            "levels), or staged (memory, then seats and token budget, then chunking).",
+            help="What proposes the settings to measure: twin (the most promising of many that are played on a twin of "
+            "the engine, learnt from the runs so far), tpe, gp, cmaes, nsga2, qmc, random, grid (all combinations of a "
+            "few levels), or staged (memory, then seats and token budget, then chunking).",
             rich_help_panel="The search",
+            show_default="twin; tpe for other objectives than goodput",
         ),
-    ] = "tpe",
+    ] = "auto",
+    warm_start: opt.WarmStart = None,
     budget: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(

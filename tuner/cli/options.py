@@ -100,6 +100,17 @@ Set = Annotated[
         show_default=False,
     ),
 ]
+WarmStart = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--warm-start",
+        metavar="auto|off|DIR",
+        help="Begin with what earlier studies of this model on this device found best, and leave alone what failed "
+        "there: those beside the new study, none, or a study's folder or one with several in it; may be repeated.",
+        rich_help_panel=_SEARCH,
+        show_default="auto",
+    ),
+]
 OneRate = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(

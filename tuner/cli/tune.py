@@ -11,20 +11,25 @@ from typing import Any
 from engine.build import find_device
 from engine.errors import UserError
 from engine.kv_cache.sizing import GIB
+from reports.warm_start import warm_start_text
 from tuner.arguments import TuneArguments
 from tuner.budget import Budget
 from tuner.cli.output import INTERRUPTED_CODE, print_json, print_summary, this_command
+from tuner.earlier import AUTO, OFF, EarlierStudy, find_earlier
 from tuner.environment import tool_version
 from tuner.folders import new_folder, require_writable
 from tuner.lock import alone_in
 from tuner.notices import say_inert, with_queue_delay
+from tuner.objectives import objectives_record, require_one_load
+from tuner.prior import Prior, gather
 from tuner.progress import ProgressDisplay
 from tuner.runner import RunLengths, Runner
 from tuner.search import BaselineFailed, StudyOptions, Tuner
 from tuner.settings import Settings
 from tuner.space import SearchSpace, default_space, with_search
 from tuner.store import BEST_FILE, StudyStore
-from tuner.strategies.registry import strategy_named
+from tuner.strategies.base import Strategy
+from tuner.strategies.registry import chosen, require_objectives, strategy_named
 from tuner.targets.bundled import BundledTarget
 from tuner.units import parse_duration_s
 from workloads.slo import Slo
@@ -63,8 +68,12 @@ def _prepare(arguments: TuneArguments, store: StudyStore | None, out: str | None
     slo = arguments.parse_slo()
     if slo is None:
         raise UserError("there is nothing to tune for: give an objective, such as --slo p95_ttft=1s")
-    strategy = strategy_named(arguments.strategy)
+    objectives = arguments.parse_objectives()
+    strategy_name = chosen(arguments.strategy, objectives)
+    strategy = strategy_named(strategy_name)
     rate, spec = arguments.parse_rate(), arguments.load_workload()
+    require_one_load(objectives, rate, spec)
+    require_objectives(strategy_name, objectives)
     simulated = find_device(arguments.device).startswith("sim:")
     limits = _limits(arguments, simulated)
     lengths = arguments.run_lengths(limits[0])
@@ -74,11 +83,14 @@ def _prepare(arguments: TuneArguments, store: StudyStore | None, out: str | None
     if store is None:
         folder = new_folder(out, f"{datetime.date.today():%Y-%m-%d}-{spec.name}")
         require_writable(folder)
+        earlier = _earlier(arguments, strategy, folder, display)
     target = BundledTarget(arguments.target_options(), spec, fixed, display.say)
     space = _space(arguments, fixed, target, display)
     strategy.require_able(space)
     if store is None:
-        store = StudyStore.create(folder, _new_record(arguments, target, slo, space, limits, lengths))
+        record = _new_record(arguments, target, slo, space, limits, lengths)
+        record["warm_start"] = gather(earlier, record, space).to_dict(folder)
+        store = StudyStore.create(folder, record)
     budget = Budget(limits[0], store.record["elapsed_s"])
     display.time_left_s = lambda: budget.left_s
     runner = Runner(target, store, budget, display, slo, lengths)
@@ -88,10 +100,27 @@ def _prepare(arguments: TuneArguments, store: StudyStore | None, out: str | None
         arguments.seed,
         store.record["options"]["command"],
         warmup_follows_service=arguments.warmup is None,
-        strategy=arguments.strategy,
+        strategy=strategy_name,
+        objectives=objectives,
+        prior=Prior.restored(store.record.get("warm_start"), store.path),
     )
     _say_what(runner)
     return Tuner(runner, space, options)
+
+
+def _earlier(
+    arguments: TuneArguments, strategy: type[Strategy], folder: Path, display: ProgressDisplay
+) -> list[EarlierStudy]:
+    """The studies that a new one may learn from."""
+    if strategy.warm_starts:
+        return find_earlier(arguments.warm_start, folder, display.say)
+    named = [where for where in arguments.warm_start if where not in (AUTO, OFF)]
+    if named:
+        raise UserError(
+            f"--warm-start {named[0]!r}: --strategy {arguments.strategy} goes through a sequence of its own, whatever "
+            "is known; leave one of the two out"
+        )
+    return []
 
 
 def _run(tuner: Tuner, *, is_new: bool, as_json: bool) -> int:
@@ -171,7 +200,7 @@ def _new_record(
             "trials": limits[1],
             "window_s": lengths.window_s,
             "warmup_s": lengths.warmup_s,
-            "strategy": arguments.strategy,
+            "strategy": chosen(arguments.strategy, arguments.parse_objectives()),
             "space": space.to_dict(),
             "arguments": asdict(arguments) | {"device": target.options.device, "model": target.options.model},
             "command": this_command(),
@@ -183,7 +212,7 @@ def _new_record(
         "importance": {},
         "best": None,
         "confirmation": None,
-    }
+    } | objectives_record(arguments.parse_objectives())
 
 
 def _resumed_arguments(store: StudyStore, given: TuneArguments) -> TuneArguments:
@@ -219,4 +248,6 @@ def _say_what(runner: Runner) -> None:
         f"memory {memory.total / GIB:.1f} GiB: weights {memory.weights / GIB:.2f}, activations "
         f"{memory.peak_activation / GIB:.2f}, KV cache {memory.kv_bytes / GIB:.2f} GiB = {tokens} tokens"
     )
+    if taken_over := warm_start_text(runner.store.record.get("warm_start")):
+        say(taken_over)
     say(f"objective {runner.slo}; windows of {runner.lengths.window_s:.0f}s; results in {runner.store.path}")

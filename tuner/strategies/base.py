@@ -3,8 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from tuner.objectives import DEFAULT_OBJECTIVES, Objective
+from tuner.prior import NO_PRIOR, Prior
 from tuner.settings import Settings
 from tuner.space import SearchSpace
 from tuner.trial import Trial
@@ -28,7 +30,9 @@ class Search:
         say: tells the user a line.
         make_twin: learns the twin anew from all runs so far; None while they teach too little.
         searches_rate: each setting is measured at the highest rate that it holds, not at one that was given.
+        objectives: what settings are compared by, the main one first.
         predicted: by settings that were proposed, the rate and the goodput that a strategy expected of them.
+        prior: what earlier studies say.
     """
 
     study: "optuna.Study"
@@ -39,7 +43,9 @@ class Search:
     say: Callable[[str], None]
     make_twin: Callable[[], "Twin | None"] = lambda: None
     searches_rate: bool = True
+    objectives: Sequence[Objective] = DEFAULT_OBJECTIVES
     predicted: dict[Settings, tuple[float | None, float]] = field(default_factory=dict)
+    prior: Prior = NO_PRIOR
 
     def known(self, settings: Settings) -> Trial | None:
         """The finished trial of these settings; None where they were not measured."""
@@ -54,7 +60,12 @@ class Strategy(ABC):
 
     Args:
         search: what it works with; `search.trials` holds the baseline and what was finished before.
+
+    Attributes:
+        warm_starts: it can use what earlier studies say.
     """
+
+    warm_starts: ClassVar[bool] = True
 
     def __init__(self, search: Search) -> None:
         self._search = search

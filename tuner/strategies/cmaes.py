@@ -8,7 +8,7 @@ from engine.errors import UserError
 from tuner.flat_space import FlatSpace
 from tuner.space import Range, SearchSpace
 from tuner.strategies.base import Search
-from tuner.strategies.sampled import TRIAL, SampledStrategy
+from tuner.strategies.sampled import SampledStrategy
 from tuner.trial import Trial, outcome
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ class CmaEs(SampledStrategy):
     The sampler knows no constraints. It goes by rank alone, so settings that miss the SLO are told as worse than all
     that meet it, and among them by how far they miss it (Deb, Comput. Methods Appl. Mech. Eng. 2000).
     """
+
+    has_generations = True
 
     def __init__(self, search: Search) -> None:
         super().__init__(search)
@@ -55,9 +57,8 @@ class CmaEs(SampledStrategy):
 
         return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
 
-    def _tell(self, asked: "optuna.Trial", trial: Trial) -> None:
+    def _tell_outcome(self, asked: "optuna.Trial", trial: Trial) -> None:
         goodput, constraint = outcome(trial)
-        asked.set_user_attr(TRIAL, trial.number)
         self._study.tell(asked, goodput if constraint <= 0 else -constraint)
 
 

@@ -31,6 +31,8 @@ class Grid(SampledStrategy):
     by a sampler that is fixed to it.
     """
 
+    warm_starts = False
+
     def __init__(self, search: Search) -> None:
         super().__init__(search)
         self._points = points_of(search.space, search.seed)

@@ -2,8 +2,10 @@
 
 import warnings
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from tuner.failures import RISKY, FailureModel, failure_model, unmeasured_failure
+from tuner.objectives import told_values
 from tuner.settings import Settings
 from tuner.space import SearchSpace
 from tuner.strategies.base import Search, Strategy
@@ -16,13 +18,28 @@ FIRST_RANDOM_TRIALS = 5
 MAX_DUPLICATES = 30
 # A sampler that has settled on one point goes on to repeat it, while others are still unknown.
 MAX_REPEATS_OF_SAMPLER = 5
+# A sampler that offers nothing else has its way: the failures may have been bad luck.
+MAX_AVOIDED = 10
 _FALLBACK_SEEDS = 1_000_000
 TRIAL = "trial"
 """Attribute of an Optuna trial: the number of the trial of the study whose result it has."""
+UNMEASURED = "unmeasured"
+"""Attribute of an Optuna trial whose settings no trial of the study has: why they are told as failing."""
 
 
 class SampledStrategy(Strategy):
-    """Draws from a sampler, and at random where the sampler only repeats what is known."""
+    """Draws from a sampler, and at random where the sampler only repeats what is known.
+
+    What was best in earlier studies is drawn first. Settings that are likely to fail are told to the sampler as
+    failing, without a trial.
+
+    Attributes:
+        avoids_failures: it passes settings over that are likely to fail.
+        has_generations: they consist of what the sampler drew itself, so it is not told what failed in earlier studies.
+    """
+
+    avoids_failures: ClassVar[bool] = True
+    has_generations: ClassVar[bool] = False
 
     def __init__(self, search: Search) -> None:
         import optuna
@@ -41,6 +58,7 @@ class SampledStrategy(Strategy):
         self._study.sampler = self._sampler
         if not told:
             self._tell_known(search.trials[0])
+            self._tell_failed_before()
         for frozen in told:
             if frozen.state == optuna.trial.TrialState.RUNNING:
                 # Its process ended in the middle: the same settings come first now, with the runs they have.
@@ -59,6 +77,11 @@ class SampledStrategy(Strategy):
         self._tell(self._asked, trial)
         self._asked = None
 
+    @property
+    def first_random_trials(self) -> int:
+        """How many told trials a sampler needs before it draws by them; failures of earlier studies are no start."""
+        return FIRST_RANDOM_TRIALS + len(self._failed_before())
+
     @abstractmethod
     def _make_sampler(self, seed: int) -> "optuna.samplers.BaseSampler":
         """The sampler; `seed` differs from process to process of one study."""
@@ -68,13 +91,36 @@ class SampledStrategy(Strategy):
         return space
 
     def _draw_new(self) -> Settings | None:
-        """Settings that are not known; None when many draws in a row were."""
-        for repeats in range(MAX_DUPLICATES):
+        """Settings that are not known and not likely to fail; None when many draws in a row were known."""
+        failures = failure_model(self._search)
+        self._enqueue(self._next_try(failures))
+        repeats = avoided = 0
+        while repeats < MAX_DUPLICATES:
             self._study.sampler = self._sampler if repeats < MAX_REPEATS_OF_SAMPLER else self._fallback
             settings = self._ask()
-            if settings is not None:
+            if settings is None:
+                repeats += 1
+            elif self.avoids_failures and avoided < MAX_AVOIDED and failures.risk(settings) >= RISKY:
+                avoided += 1
+                assert self._asked is not None
+                self._tell_unmeasured(self._asked, settings, "likely to fail")
+            else:
                 return settings
         return None
+
+    def _next_try(self, failures: FailureModel) -> Settings | None:
+        """The first of the settings that were best in earlier studies and are still to be measured."""
+        tries = (s for s in self._search.prior.tries if self._search.known(s) is None)
+        return next((s for s in tries if failures.risk(s) < RISKY and self.space.params_of(s) is not None), None)
+
+    def _enqueue(self, settings: Settings | None) -> None:
+        """Have these settings drawn next, unless others are waiting for that already."""
+        import optuna
+
+        waiting = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))
+        params = None if settings is None else self.space.params_of(settings)
+        if params is not None and not waiting:
+            self._study.enqueue_trial(params)
 
     def _ask(self) -> Settings | None:
         """Settings for the next trial; None when they are known, and the sampler was reminded of what they gave."""
@@ -97,11 +143,32 @@ class SampledStrategy(Strategy):
             self.space.suggest(asked)
             self._tell(asked, trial)
 
+    def _failed_before(self) -> list[Settings]:
+        """The settings of the space that failed in earlier studies, as far as the sampler is told of them."""
+        if self.has_generations:
+            return []
+        return [s for s in self._search.prior.failed if self.space.params_of(s) is not None]
+
+    def _tell_failed_before(self) -> None:
+        for settings in self._failed_before():
+            self._enqueue(settings)
+            asked = self._study.ask()
+            self.space.suggest(asked)
+            self._tell_unmeasured(asked, settings, "failed in an earlier study")
+
+    def _tell_unmeasured(self, asked: "optuna.Trial", settings: Settings, why: str) -> None:
+        """Tell the sampler that settings fail, which no trial of this study has shown."""
+        asked.set_user_attr(UNMEASURED, why)
+        self._tell_outcome(asked, unmeasured_failure(settings))
+
     def _tell(self, asked: "optuna.Trial", trial: Trial) -> None:
-        value, constraint = outcome(trial)
         asked.set_user_attr(TRIAL, trial.number)
+        self._tell_outcome(asked, trial)
+
+    def _tell_outcome(self, asked: "optuna.Trial", trial: Trial) -> None:
+        _, constraint = outcome(trial)
         asked.set_constraint("slo", constraint)
-        self._study.tell(asked, value)
+        self._study.tell(asked, told_values(trial, self._search.objectives, self._search.trials))
 
 
 def told_numbers(study: "optuna.Study") -> set[int]:

@@ -4,10 +4,14 @@ from typing import TYPE_CHECKING
 
 from tuner.flat_space import FlatSpace
 from tuner.space import SearchSpace
-from tuner.strategies.sampled import FIRST_RANDOM_TRIALS, SampledStrategy
+from tuner.strategies.sampled import SampledStrategy
 
 if TYPE_CHECKING:
     import optuna
+
+
+# A study has tens of trials: a usual population of 50 would never see a second generation.
+POPULATION = 10
 
 
 class Tpe(SampledStrategy):
@@ -18,12 +22,12 @@ class Tpe(SampledStrategy):
 
         # Grouping is what lets the sampler see settings together although the chunk size is conditional.
         return optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=FIRST_RANDOM_TRIALS, multivariate=True, group=True
+            seed=seed, n_startup_trials=self.first_random_trials, multivariate=True, group=True
         )
 
 
 class Gp(SampledStrategy):
-    """A Gaussian process each for goodput and for how far the SLO is missed; asks for the expected improvement.
+    """A Gaussian process for each objective and for how far the SLO is missed; asks for the expected improvement.
 
     A proposal takes a second or two of a core.
     """
@@ -35,12 +39,29 @@ class Gp(SampledStrategy):
         import optuna
 
         return optuna.samplers.GPSampler(
-            seed=seed, n_startup_trials=FIRST_RANDOM_TRIALS, warn_independent_sampling=False
+            seed=seed, n_startup_trials=self.first_random_trials, warn_independent_sampling=False
         )
+
+
+class Nsga2(SampledStrategy):
+    """Generations of settings that are crossed and mutated, spread along the front (Deb et al., IEEE TEC 2002)."""
+
+    has_generations = True
+
+    def _space_for(self, space: SearchSpace) -> SearchSpace:
+        return FlatSpace(space.dimensions, space.fixed)
+
+    def _make_sampler(self, seed: int) -> "optuna.samplers.BaseSampler":
+        import optuna
+
+        return optuna.samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
 
 
 class Qmc(SampledStrategy):
     """A scrambled Sobol sequence: fills the space evenly, whatever was measured."""
+
+    warm_starts = False
+    avoids_failures = False
 
     def _space_for(self, space: SearchSpace) -> SearchSpace:
         return FlatSpace(space.dimensions, space.fixed)
@@ -56,6 +77,8 @@ class Qmc(SampledStrategy):
 
 class Random(SampledStrategy):
     """Every draw on its own: what each other strategy has to beat."""
+
+    avoids_failures = False
 
     def _make_sampler(self, seed: int) -> "optuna.samplers.BaseSampler":
         import optuna

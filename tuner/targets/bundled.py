@@ -1,6 +1,6 @@
 """The bundled engine as a thing to measure: settings and load in, the record of a run out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,6 +152,8 @@ class BundledTarget:
         slo: Slo | None,
         *,
         stop_when_settled: bool = True,
+        stop_when_held: bool = False,
+        race: Sequence[int] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> Measured:
@@ -160,7 +162,7 @@ class BundledTarget:
         A run that breaks off is returned with its error and what it had measured; the engine is usable again.
 
         Args:
-            stop_when_settled, on_progress, should_stop: see `workloads.driver.drive`.
+            stop_when_settled, stop_when_held, race, on_progress, should_stop: see `workloads.driver.drive`.
 
         Raises:
             KVCacheTooSmall: the settings leave no room for one longest request.
@@ -186,6 +188,8 @@ class BundledTarget:
                 slo=slo,
                 drain_timeout_s=load.drain_timeout_s,
                 stop_when_settled=stop_when_settled,
+                stop_when_held=stop_when_held,
+                race=race,
                 on_progress=on_progress,
                 should_stop=should_stop,
             )

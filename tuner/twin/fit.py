@@ -1,6 +1,7 @@
 """Learn a device's step times and memory from what its runs recorded."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import UserError
@@ -91,6 +92,23 @@ def fit_step_times(shape: StepShape, seconds: "np.ndarray") -> StepTimes:
     )
 
 
+def paced(times: StepTimes, parts: "Sequence[tuple[StepShape, np.ndarray]]") -> StepTimes:
+    """The same step times at the pace of some runs: all scaled by one factor, the median over their steps.
+
+    Args:
+        parts: shapes `[steps]` and seconds `[steps]` of each run.
+    """
+    import numpy as np
+
+    pace = float(np.median(np.concatenate([seconds / times.seconds(shape) for shape, seconds in parts])))
+    jitter = np.quantile(times.jitter, 0.5)  # the median step is what is matched, so its jitter has to be none
+    return replace(
+        times,
+        weights=tuple(weight * pace for weight in times.weights),
+        jitter=tuple(float(value - jitter) for value in times.jitter),
+    )
+
+
 def relative_errors(device: LearntDevice, runs: Iterable["RunRecord"]) -> tuple[float, float]:
     """How far the steps of runs lie from their prediction: the error that half of them, and nine tenths, stay below."""
     import numpy as np
@@ -143,16 +161,22 @@ def require_measured(runs: Iterable["RunRecord"]) -> None:
         raise UserError("a simulated run teaches nothing about a device: give runs that were measured")
 
 
-def learn_device(runs: Iterable["RunRecord"]) -> LearntDevice:
+def learn_device(runs: Iterable["RunRecord"], earlier: Iterable["RunRecord"] = ()) -> LearntDevice:
     """Learn a device from runs of one model on it.
+
+    Args:
+        runs: of now.
+        earlier: of other days. They teach how steps compare, and `runs` how fast the device is today: a machine that
+            is shared, or throttled, is not the same every day.
 
     Raises:
         UserError: no run, runs of several models or devices, or too few steps.
     """
     import numpy as np
 
-    records = list(runs)
-    if not records:
+    own = list(runs)
+    records = [*earlier, *own]
+    if not own:
         raise UserError("there is no run to learn from: give the folders of runs or of a study")
     metas = [record.meta for record in records]
     for what, values in (
@@ -163,6 +187,9 @@ def learn_device(runs: Iterable["RunRecord"]) -> LearntDevice:
             raise UserError(f"the runs are of different {what} ({', '.join(sorted(values))}): give runs of one")
     parts = [measured_steps(record.iterations) for record in records]
     shape = StepShape(*(np.concatenate(part) for part in zip(*(shape for shape, _ in parts), strict=True)))
+    times = fit_step_times(shape, np.concatenate([seconds for _, seconds in parts]))
+    if len(own) < len(records):
+        times = paced(times, parts[-len(own) :])
     model, device = metas[-1]["model"], metas[-1]["device"]
     links = [link for meta in metas if (link := meta["memory"].get("host_link_bytes_per_s")) is not None]
     return LearntDevice(
@@ -173,6 +200,6 @@ def learn_device(runs: Iterable["RunRecord"]) -> LearntDevice:
         bytes_per_element=_BYTES_OF_DTYPE[model["dtype"]],
         link_bytes_per_s=float(np.median(links)) if links else None,
         memory=fit_memory([m["memory"] for m in metas], [m["settings"] for m in metas]),
-        times=fit_step_times(shape, np.concatenate([seconds for _, seconds in parts])),
+        times=times,
         runs=len(records),
     )

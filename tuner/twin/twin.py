@@ -3,6 +3,7 @@
 What it says chooses what to measure. It is never reported as a measurement.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from workloads.plan import WorkloadPlan, make_plan
 from workloads.slo import Slo
 
 # Rates are tried on a ladder, so that all settings are played under the same few plans of traffic.
-RUNG = 1.06
-LONGEST_STRIDE = 32
+RUNG = 1.03
+LONGEST_STRIDE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Twin:
         slo: what the requests must meet.
         load: lengths and seed of the runs; its rate is left aside.
         settings: some that fit, to begin with.
+        most_requests: shortens the window to about so many; None for windows as long as the real ones.
 
     Raises:
         KVCacheTooSmall: by what was learnt of the memory, not even those fit.
@@ -57,8 +59,10 @@ class Twin:
     slo: Slo
     load: Load
     settings: Settings
+    most_requests: int | None = None
     _target: BundledTarget = field(init=False)
     _plans: dict[float | None, WorkloadPlan] = field(default_factory=dict)
+    _played: dict[tuple[Settings, float | None], Played | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         budget = self.like.engine.kv_budget
@@ -72,6 +76,49 @@ class Twin:
 
     def play(self, settings: Settings, rate: float | None) -> Played | None:
         """One run; None when the settings do not fit."""
+        asked = settings, rate
+        if asked not in self._played:
+            self._played[asked] = self._play(settings, rate)
+        return self._played[asked]
+
+    def brief(self, most_requests: int) -> "Twin":
+        """The same twin with shorter windows: less sure, and sooner done where requests come fast."""
+        return Twin(self.file, self.like, self.slo, self.load, self.settings, most_requests)
+
+    def climb(self, settings: Settings, start: float | None, *, down: bool = True) -> Played | None:
+        """The highest rate of the ladder that a setting holds; None when it does not fit.
+
+        In strides that double, from the rung nearest to `start`, until there is one that is held and one that is not,
+        then halving between them.
+
+        Args:
+            down: go below `start` where that is not held; a setting that has to hold it need not be followed further.
+        """
+        if start is None:
+            return self.play(settings, None)
+        rung, stride = round(math.log(start, RUNG)), 1
+        best = self.play(settings, _rate_of(rung))
+        if best is None or not (best.held or down):
+            return best
+        held, missed = (rung, None) if best.held else (None, rung)
+        while (held is None or missed is None) and stride <= LONGEST_STRIDE:
+            rung = held + stride if held is not None else missed - stride  # type: ignore[operator]
+            stride *= 2
+            best, held, missed = self._step(settings, rung, best, held, missed)
+        while held is not None and missed is not None and missed - held > 1:
+            best, held, missed = self._step(settings, (held + missed) // 2, best, held, missed)
+        return best
+
+    def _step(
+        self, settings: Settings, rung: int, best: Played, held: int | None, missed: int | None
+    ) -> tuple[Played, int | None, int | None]:
+        played = self.play(settings, _rate_of(rung))
+        assert played is not None
+        if played.held:
+            return played, rung, missed
+        return (played if held is None else best), held, rung
+
+    def _play(self, settings: Settings, rate: float | None) -> Played | None:
         target = self._target
         assert isinstance(target.executor, SimulatedExecutor)
         target.executor.restart(self.load.seed)
@@ -91,34 +138,6 @@ class Twin:
         seconds = result.window.duration_s
         return Played(rate if held else None, good / seconds if seconds else 0.0, held)
 
-    def climb(self, settings: Settings, start: float | None) -> Played | None:
-        """The highest rate of the ladder through `start` that a setting holds; None when it does not fit.
-
-        In strides that double until there is one rung that is held and one that is not, then halving between them.
-        """
-        first = self.play(settings, start)
-        if first is None or start is None:
-            return first
-        held, missed = (0, None) if first.held else (None, 0)
-        best, stride = first, 1
-        while (held is None or missed is None) and stride <= LONGEST_STRIDE:
-            rung = held + stride if held is not None else missed - stride  # type: ignore[operator]
-            stride *= 2
-            played = self._play_rung(settings, start, rung)
-            held, missed = (rung, missed) if played.held else (held, rung)
-            best = played if played.held or held is None else best
-        while held is not None and missed is not None and missed - held > 1:
-            rung = (held + missed) // 2
-            played = self._play_rung(settings, start, rung)
-            held, missed = (rung, missed) if played.held else (held, rung)
-            best = played if played.held else best
-        return best
-
-    def _play_rung(self, settings: Settings, start: float, rung: int) -> Played:
-        played = self.play(settings, readable(start * RUNG**rung))
-        assert played is not None
-        return played
-
     def _plan(self, rate: float | None) -> WorkloadPlan:
         if rate not in self._plans:
             self._plans[rate] = make_plan(
@@ -127,6 +146,15 @@ class Twin:
                 seed=self.load.seed,
                 vocab_size=self.like.source.arch.vocab_size,
                 warmup_s=self.load.warmup_s,
-                window_s=self.load.window_s,
+                window_s=self._window_s(rate),
             )
         return self._plans[rate]
+
+    def _window_s(self, rate: float | None) -> float:
+        if rate is None or self.most_requests is None:
+            return self.load.window_s
+        return min(self.load.window_s, self.most_requests / rate)
+
+
+def _rate_of(rung: int) -> float:
+    return readable(RUNG**rung)

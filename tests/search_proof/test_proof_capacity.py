@@ -1,0 +1,43 @@
+"""Finding what a point is worth: the highest rate held, by a bracket that is widened and then halved."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scripts.search_proof.capacity import Truth, capacity, fingerprint
+from scripts.search_proof.pairs import PAIRS, point_of, settings_at
+
+
+@given(limit=st.floats(1.0, 30.0), guess=st.floats(1.0, 8.0), tolerance=st.sampled_from([1.01, 1.02, 1.1]))
+def test_the_limit_is_bracketed_within_the_tolerance(limit: float, guess: float, tolerance: float) -> None:
+    rate, share = capacity(lambda rate: 0.97 if rate <= limit else None, guess, tolerance)
+    assert limit / tolerance <= rate * 1.000001
+    assert rate <= limit
+    assert share == 0.97
+
+
+def test_a_point_that_holds_no_rate_is_worth_nothing() -> None:
+    tried: list[float] = []
+    assert capacity(tried.append, 4.0, 1.1, least=1.0) == (0.0, 0.0)  # type: ignore[arg-type]
+    # Slow runs are long; those that would show nothing of interest are not made.
+    assert sum(rate <= 1.0 for rate in tried) == 1
+
+
+def test_regret_is_the_share_of_the_best_that_is_missing() -> None:
+    truth = Truth({(1,): 4.0, (2,): 3.0, (3,): 4.4}, {(1,): 800, (2,): 800, (3,): 100})
+    # The value of the third is a guess from a short run.
+    assert truth.optimum == 4.0
+    assert [truth.regret(point) for point in ((1,), (2,), (3,), None)] == [0.0, 0.25, 0.0, 1.0]
+    assert truth.share_within(0.1) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_all_points_of_a_pair_behave_differently_and_the_default_is_one(pair) -> None:  # type: ignore[no-untyped-def]
+    points = list(pair.points())
+    assert len({settings_at(pair, point).canonical() for point in points}) == len(points) == 625
+    assert all(settings_at(pair, point).canonical() == settings_at(pair, point) for point in points)
+    assert point_of(pair, pair.default.to_dict()) in points
+
+
+def test_the_fingerprints_of_all_pairs_differ() -> None:
+    assert len({fingerprint(pair) for pair in PAIRS.values()}) == len(PAIRS)

@@ -1,0 +1,215 @@
+"""Looks for settings on the twin: which of many promise most beside what was measured."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tuner.failures import RISKY, failure_model
+from tuner.settings import Settings
+from tuner.strategies.base import Search
+from tuner.trial import Trial
+from tuner.twin.correction import NOISE, NOISE_OF_A_MISS, Correction, Lead
+from tuner.twin.twin import RUNG, Played, Twin
+from tuner.unit_cube import unit_point
+
+if TYPE_CHECKING:
+    import optuna
+
+FIRST_RANDOM_CANDIDATES = 40
+# Enough to tell settings apart that see the same arrivals.
+FEW_REQUESTS = 200
+FINALISTS = 5
+PROMISING = 15
+# A setting that is further behind the best one found, in standard deviations of the twin's error, is left there.
+_REACH = 1.0
+# Half a step of the race: where a setting's limit lies when it held a rate and nothing above it was tried.
+_ABOVE_HELD = 1.03
+_OUT_OF_THE_QUESTION = -20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Settings that may be worth a run.
+
+    Attributes:
+        played: what the twin says.
+        rate, goodput: the same with what the twin got wrong so far put right.
+        gain: expected improvement on the best that was measured, as a share of it.
+    """
+
+    settings: Settings
+    played: Played
+    rate: float | None
+    goodput: float
+    gain: float
+
+
+class Scout:
+    """One search on a twin.
+
+    Args:
+        search: the study's.
+        twin: learnt from all of its runs so far.
+        promising: settings to look at again, which an earlier twin thought well of.
+
+    Attributes:
+        promising: those that this one thinks well of, the best first.
+    """
+
+    def __init__(self, search: Search, twin: Twin, promising: Sequence[Settings] = ()) -> None:
+        self._search, self._twin, self.promising = search, twin, tuple(promising)
+        self._failures = failure_model(search)
+        held = [trial for trial in search.trials if trial.held]
+        self._best = max(held, key=lambda trial: trial.rank, default=search.trials[0])
+        self._best_point = self._point(self._best.settings)
+        self._start = _start_rate(search)
+        self._correction = self._learn_errors()
+
+    def best_of(self, candidates: int) -> Proposal | None:
+        """The most promising of so many settings, but for those that were measured; None where none promises anything.
+
+        They are drawn by TPE, told of each what the twin says in short plays; the few best of them are played in full.
+        """
+        quick = self._twin.brief(FEW_REQUESTS)
+        drawn = sorted(self._scan(quick, candidates), key=lambda proposal: proposal.gain, reverse=True)
+        finalists = drawn[:FINALISTS]
+        self.promising = tuple(proposal.settings for proposal in drawn[:PROMISING])
+        best_log = self._merit_of_best(self._twin)
+        proposals = []
+        for finalist in finalists:
+            played = self._to_limit(self._twin, finalist.settings, finalist.played.rate or self._start)
+            if played is not None:
+                proposals.append(self._proposal(finalist.settings, played, best_log))
+        return max(proposals, key=lambda proposal: proposal.gain, default=None)
+
+    def _scan(self, twin: Twin, candidates: int) -> list[Proposal]:
+        study, drawn = self._inner_study(), {}
+        bar = best_log = self._merit_of_best(twin)
+        for _ in range(candidates):
+            asked = study.ask()
+            settings = self._search.space.suggest(asked)
+            played = None if self._failures.risk(settings) >= RISKY else self._race(twin, settings, bar)
+            if played is None:
+                study.tell(asked, _OUT_OF_THE_QUESTION)
+                continue
+            merit = self._log_merit(played) + self._lead(settings).mean
+            study.tell(asked, merit)
+            if played.held and bar is not None:
+                bar = max(bar, merit)
+            if self._search.known(settings) is None:
+                drawn[settings] = self._proposal(settings, played, best_log)
+        return list(drawn.values())
+
+    def _merit_of_best(self, twin: Twin) -> float | None:
+        """What the twin says of the best measured setting, as a logarithm; None while nothing holds the SLO."""
+        if not self._best.held:
+            return None
+        played = self._to_limit(twin, self._best.settings, self._start)
+        return self._log_merit(played) if played is not None and played.held else None
+
+    def _proposal(self, settings: Settings, played: Played, best_log: float | None) -> Proposal:
+        lead = self._lead(settings)
+        if best_log is None:
+            # Nothing to improve on: whatever holds comes before what does not.
+            gain = math.exp(self._log_merit(played) + lead.mean) if played.held else played.goodput / 1e6
+        elif played.held:
+            ahead = self._log_merit(played) - best_log
+            gain = min(self._room_above(self._best), Lead(ahead + lead.mean, lead.deviation).expected_gain())
+        else:
+            gain = 0.0
+        gain *= 1.0 - self._failures.risk(settings)
+        right = math.exp(self._correction.at(self._point(settings)))
+        rate = None if played.rate is None else played.rate * right
+        return Proposal(settings, played, rate, played.goodput * right, gain)
+
+    def _race(self, twin: Twin, settings: Settings, bar: float | None) -> Played | None:
+        """Play a setting where it would begin to be of interest; only one that holds that climbs on to its limit."""
+        if bar is None or not self._search.searches_rate:
+            return self._to_limit(twin, settings, self._start)
+        lead = self._lead(settings)
+        return twin.climb(settings, math.exp(bar - lead.mean - _REACH * lead.deviation), down=False)
+
+    def _to_limit(self, twin: Twin, settings: Settings, start: float | None) -> Played | None:
+        return twin.climb(settings, start) if self._search.searches_rate else twin.play(settings, start)
+
+    def _log_merit(self, played: Played) -> float:
+        """What settings are compared by: the limit, which lies between the rate held and the rung above, or goodput."""
+        if self._search.searches_rate and played.rate is not None:
+            return math.log(played.rate * math.sqrt(RUNG))
+        return math.log(max(played.goodput, 1e-9))
+
+    def _lead(self, settings: Settings) -> Lead:
+        return self._correction.lead(self._point(settings), self._best_point)
+
+    def _learn_errors(self) -> Correction:
+        """Measured over predicted, of every setting whose runs say something of it."""
+        points, errors, noises = [], [], []
+        for trial in self._search.trials:
+            said = _measured(trial, self._search.searches_rate)
+            if said is None:
+                continue
+            measured, is_limit = said
+            start = measured if self._search.searches_rate else self._start
+            played = self._to_limit(self._twin, trial.settings, start)
+            if played is None or not played.held:
+                continue
+            error = math.log(measured) - self._log_merit(played)
+            # A rate that was missed says no more than that the limit lies below.
+            if is_limit or error < 0:
+                points.append(self._point(trial.settings))
+                errors.append(error)
+                noises.append(NOISE if is_limit else NOISE_OF_A_MISS)
+        return Correction(points, errors, noises)
+
+    def _room_above(self, best: Trial) -> float:
+        """The most that can be gained: at a given rate, requests beyond the offered ones cannot become good."""
+        run = best.decisive
+        if self._search.searches_rate or run is None or run.rate is None or run.goodput <= 0:
+            return math.inf
+        return max(0.0, run.rate / run.goodput - 1)
+
+    def _point(self, settings: Settings) -> tuple[float, ...]:
+        return unit_point(self._search.space, settings)
+
+    def _inner_study(self) -> "optuna.Study":
+        import optuna
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = optuna.samplers.TPESampler(
+                seed=self._search.seed + len(self._search.trials),
+                n_startup_trials=FIRST_RANDOM_CANDIDATES,
+                multivariate=True,
+                group=True,
+            )
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        for settings in dict.fromkeys([self._best.settings, *self._search.prior.tries, *self.promising]):
+            params = self._search.space.params_of(settings)
+            if params is not None:
+                study.enqueue_trial(params)
+        return study
+
+
+def _start_rate(search: Search) -> float | None:
+    """Where the twin begins: the highest rate that was held, else the lowest that was missed; None in a closed loop."""
+    tried = [(run.rate, run.held) for trial in search.trials for run in trial.runs if run.rate is not None]
+    held = [rate for rate, was_held in tried if was_held]
+    return max(held) if held else min((rate for rate, _ in tried), default=None)
+
+
+def _measured(trial: Trial, searches_rate: bool) -> tuple[float, bool] | None:
+    """What the runs of a trial say of its merit, and whether that is its limit or only above it; None for nothing."""
+    run = trial.decisive
+    if run is None or run.failure is not None or not run.is_valid:
+        return None
+    if not searches_rate:
+        whole = run.goodput > 0 and run.meta["stopped_early"] is None
+        return (run.goodput, True) if whole else None
+    rate = run.rate
+    assert rate is not None
+    if not run.held:
+        return rate, False
+    missed = [r.rate for r in trial.runs if r.rate is not None and r.rate > rate and not r.held]
+    return (math.sqrt(rate * min(missed)) if missed else rate * _ABOVE_HELD), True
