@@ -40,6 +40,7 @@ def drive(
     slo: Slo | None = None,
     drain_timeout_s: float = 30.0,
     stop_when_settled: bool = True,
+    weigh_evidence: bool = True,
     stop_when_held: bool = False,
     race: Sequence[int] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -53,6 +54,7 @@ def drive(
         drain_timeout_s: how long after the end of the window its requests may take; then they are `timeout`.
         stop_when_settled: end an open loop as soon as the SLO is missed, by arithmetic or by evidence, or its backlog
             grows without bound.
+        weigh_evidence: false leaves it at arithmetic; where seconds are simulated, looking costs more than it saves.
         stop_when_held: end its window, too, as soon as there is evidence that the SLO is held; the requests of the
             window go to their end, under load as ever.
         race: good requests of the best run so far, slice by slice (see `workloads.race`); end the run as soon as it
@@ -70,7 +72,7 @@ def drive(
     with _no_garbage_collection(collect_first=not isinstance(engine.clock, VirtualClock)):
         if slo is not None:
             import_tests()
-        rules = StopRules(settled=stop_when_settled, held=stop_when_held, race=race)
+        rules = StopRules(stop_when_settled, weigh_evidence, stop_when_held, race)
         run = _Drive(engine, plan, slo, temperature, rules)
         try:
             return run.play(round(drain_timeout_s * 1e9), on_progress, should_stop)

@@ -20,11 +20,13 @@ class StopRules:
 
     Attributes:
         settled: that the SLO is missed, or the backlog grows without bound.
-        held: that it is held; only with `settled`.
+        evidence: that by the evidence so far, too; only with `settled`.
+        held: that it is held; only with `evidence`.
         race: that the run is behind one with so many good requests in each slice.
     """
 
     settled: bool
+    evidence: bool
     held: bool
     race: Sequence[int] | None
 
@@ -52,7 +54,8 @@ class Referee:
         if rules.settled and slo is not None and plan.num_window_requests is not None:
             self._settled = SettledWatch(slo, plan.num_window_requests)
             self._backlog = BacklogWatch(window)
-            self._evidence = EvidenceWatch(slo, window, plan.warmup_ns / NS_PER_S, may_hold=rules.held)
+            if rules.evidence:
+                self._evidence = EvidenceWatch(slo, window, plan.warmup_ns / NS_PER_S, may_hold=rules.held)
         self._watches = [w for w in (self._settled, self._evidence, self._race) if w is not None]
 
     def sent(self, inflight: InFlight) -> None:

@@ -46,7 +46,7 @@ class Pass:
     tolerance: float
 
 
-PASSES = (Pass(0.0, 100, 1.1), Pass(0.88, 600, 1.02), Pass(0.96, 2400, 1.01))
+PASSES = (Pass(0.0, 100, 1.1), Pass(0.9, 400, 1.03), Pass(0.97, 1000, 1.015))
 ROUGH_PASSES = (Pass(0.0, 40, 1.3),)
 
 

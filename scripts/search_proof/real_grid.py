@@ -7,7 +7,7 @@ duration and its own steps. So all strategies meet the same measurements, and ma
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
@@ -38,7 +38,11 @@ ARGUMENTS = TuneArguments(
     warmup="8s",
     drain_timeout="30s",
 )
-LEVELS = {"max_num_seqs": (2, 4, 8, 16, 32), "max_num_batched_tokens": (32, 128, 512), "chunk_size": (0, 32)}
+LEVELS: dict[str, tuple[Any, ...]] = {
+    "max_num_seqs": (2, 4, 8, 16, 32),
+    "max_num_batched_tokens": (32, 128, 512),
+    "chunk_size": (0, 32),
+}
 DEFAULT = Settings(max_num_seqs=32, max_num_batched_tokens=512).canonical()
 # Requests per second of the first rung, and the ratio from rung to rung.
 LOWEST_RATE, RUNG, RUNGS = 0.4, 1.15, 16
@@ -52,7 +56,9 @@ _SEED = 0
 
 def points() -> list[Settings]:
     """The points of the grid, each once."""
-    combinations = (dict(zip(LEVELS, values, strict=True)) for values in product(*LEVELS.values()))
+    combinations: Iterable[dict[str, Any]] = (
+        dict(zip(LEVELS, values, strict=True)) for values in product(*LEVELS.values())
+    )
     return list(dict.fromkeys(replace(DEFAULT, **values).canonical() for values in combinations))
 
 
@@ -243,7 +249,7 @@ def _regret(
 
 
 def _p_values(ours: Any, theirs: Any) -> list[float]:
-    from scripts.search_proof.regret import paired_p
+    from scripts.search_proof.comparison import paired_p
 
     return [
         p if (p := paired_p(dict(enumerate(ours[:, i])), dict(enumerate(theirs[:, i])))) is not None else 1.0

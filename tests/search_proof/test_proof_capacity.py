@@ -18,7 +18,7 @@ def test_the_limit_is_bracketed_within_the_tolerance(limit: float, guess: float,
 
 def test_a_point_that_holds_no_rate_is_worth_nothing() -> None:
     tried: list[float] = []
-    assert capacity(tried.append, 4.0, 1.1, least=1.0) == (0.0, 0.0)  # type: ignore[arg-type]
+    assert capacity(tried.append, 4.0, 1.1, least=1.0) == (0.0, 0.0)
     # Slow runs are long; those that would show nothing of interest are not made.
     assert sum(rate <= 1.0 for rate in tried) == 1
 
@@ -32,7 +32,7 @@ def test_regret_is_the_share_of_the_best_that_is_missing() -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
-def test_all_points_of_a_pair_behave_differently_and_the_default_is_one(pair) -> None:  # type: ignore[no-untyped-def]
+def test_all_points_of_a_pair_behave_differently_and_the_default_is_one(pair) -> None:
     points = list(pair.points())
     assert len({settings_at(pair, point).canonical() for point in points}) == len(points) == 625
     assert all(settings_at(pair, point).canonical() == settings_at(pair, point) for point in points)

@@ -200,6 +200,7 @@ def test_a_run_that_ended_because_it_held_beyond_doubt_has_held_and_counts_at_th
     window = {"start_ns": 0, "end_ns": 4_000_000_000, "requests": 20}
     run = run_with(stopped_early="held beyond doubt", summary=summary, window=window)
     assert run.held
+    assert LOAD.rate is not None
     assert run.goodput == LOAD.rate * 15 / 20
 
 

@@ -140,6 +140,10 @@ def test_misses_in_a_row_tell_less_than_misses_here_and_there(window, make_recor
     apart, together = judge_bound(bound, window(360, 40)), judge_bound(bound, in_a_row)
     assert apart.met_share == together.met_share == 0.9
     assert (apart.state, together.state) == ("infeasible", "undecided")
+    assert together.share_low is not None
+    assert together.share_high is not None
+    assert apart.share_low is not None
+    assert apart.share_high is not None
     assert together.share_low < apart.share_low < apart.share_high < together.share_high
     assert not together.meets
 

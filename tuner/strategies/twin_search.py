@@ -7,7 +7,7 @@ from tuner.strategies.scout import Scout
 
 FIRST_CANDIDATES = 120
 # Later ones, those among them that looked promising before.
-CANDIDATES = 50
+CANDIDATES = 30
 # A smaller gain than this is not worth the runs that it takes.
 SMALLEST_GAIN = 0.01
 

@@ -131,7 +131,7 @@ class Twin:
             self._plan(rate),
             slo=self.slo,
             drain_timeout_s=self.load.drain_timeout_s,
-            stop_when_settled=True,
+            weigh_evidence=False,
         )
         good = sum(bool(request.good) for request in in_window(result.requests))
         held = result.stopped_early is None and self.slo.judge(result.requests).meets
