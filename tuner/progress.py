@@ -76,6 +76,14 @@ class ProgressDisplay:
 
         return update
 
+    def thinking(self, what: str, share: float) -> None:
+        """Something between two runs takes a while: `share` of it is done."""
+        if self._bar is None:
+            return
+        if self._task is None:
+            self._task = self._bar.add_task(what, total=1.0, after=self.best)
+        self._bar.update(self._task, completed=share)
+
     def run_ended(self) -> None:
         """Take the moving line away."""
         if self._bar is not None and self._task is not None:

@@ -168,6 +168,7 @@ class Tuner:
         self._restore(told_numbers(study))
         search = Search(
             *(study, self.space, self.options.seed, self.trials, self._used_share, self.display.say),
+            thinking=self.display.thinking,
             make_twin=lambda: twin_of(self.runner, self.options.seed, self.options.prior.runs),
             searches_rate=self._searches_rate,
             objectives=self.options.objectives,

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from scripts.search_proof.pairs import PAIRS, Pair, Point, settings_at
 from scripts.search_proof.pool import Say, each
@@ -217,10 +218,23 @@ def search_truth(pair: Pair, processes: int, passes: Sequence[Pass] = PASSES) ->
             _Piece(pair.name, some, look.requests, look.tolerance, _SEED + number)
             for some in (tuple(guesses[i : i + _POINTS_PER_PIECE]) for i in range(0, len(guesses), _POINTS_PER_PIECE))
         ]
+        seen: dict[Point, float] = {}
         for piece, found in each(_values, pieces, processes, f"truth of {pair.name}, {len(chosen)}"):
             for (point, _), (rate, value) in zip(piece.points, found, strict=True):
-                rates[point], values[point], requests[point] = rate, value, look.requests
+                rates[point], seen[point], requests[point] = rate, value, look.requests
+        values = on_one_scale(values, seen)
     return Truth(values, requests)
+
+
+def on_one_scale(before: Mapping[Point, float], after: Mapping[Point, float]) -> dict[Point, float]:
+    """The values of two passes together, those of the first brought to the scale of the second.
+
+    The traffic of a pass is kinder or less kind to all points alike, so the median ratio of the points that both have
+    seen holds for those that only the first has seen.
+    """
+    ratios = [after[point] / before[point] for point in after if before.get(point)]
+    scale = median(ratios) if ratios else 1.0
+    return {point: value * scale for point, value in before.items()} | dict(after)
 
 
 def fingerprint(pair: Pair) -> str:

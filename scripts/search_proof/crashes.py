@@ -27,6 +27,8 @@ START_FAILS_AT = {"gpu_memory_utilization": 3, "max_num_batched_tokens": 3}
 MOST_STEP_TOKENS, MOST_RUNNING_LEVEL = 256, 2
 MOST_WASTE = 0.5
 LEDGER = "crashes.jsonl"
+# Of the pair's guess: about what its best points hold.
+_TRIED_RATE = 1.3
 _CHECKS = 10
 _FRESH_SEEDS = 9_000_000
 
@@ -111,7 +113,7 @@ def _failing_share(pair: Pair) -> dict[str, Any]:
     points = list(pair.points())
     at_start = {point for point in points if start_fails(pair, point)}
     target = CrashingTarget(pair, seed=0)
-    load = pair.lengths.load(pair.guess, 0)
+    load = pair.lengths.load(_TRIED_RATE * pair.guess, 0)
     under_load = [
         point
         for point in points

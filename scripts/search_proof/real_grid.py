@@ -43,14 +43,15 @@ LEVELS: dict[str, tuple[Any, ...]] = {
     "max_num_batched_tokens": (32, 128, 512),
     "chunk_size": (0, 32),
 }
-DEFAULT = Settings(max_num_seqs=32, max_num_batched_tokens=512).canonical()
+# A default with too few seats, so that there is something to find.
+DEFAULT = Settings(max_num_seqs=4, max_num_batched_tokens=128).canonical()
 # Requests per second of the first rung, and the ratio from rung to rung.
 LOWEST_RATE, RUNG, RUNGS = 0.4, 1.15, 16
 FIRST_RUNG = 3
 # A rate that lies less than this share of a rung above one is taken for it.
 _SLACK = 0.15
 STRATEGIES = ("twin", "tpe", "random")
-SHARES = (0.25, 0.5, 0.75, 1.0)
+SHARES = (0.2, 0.3, 0.4, 0.6, 1.0)
 _SEED = 0
 
 

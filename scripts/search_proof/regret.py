@@ -196,12 +196,17 @@ def to_markdown(result: Mapping[str, Any]) -> str:
 
 
 def _pairs_table(pairs: Mapping[str, Any]) -> list[str]:
-    head = ["pair", "what decides", "SLO", "best, good/s", "default's regret", "points within 2 %", "within 10 %"]
+    head = ["pair and what decides it", "SLO", "best, good/s", "default's regret", "points within 2 %", "within 10 %"]
     return table(
         head,
         [
             [
-                *(name, pair["why"], f"`{pair['slo']}`", f"{pair['optimum']:.3g}", percent(pair["default_regret"])),
+                *(
+                    f"{name}: {pair['why']}",
+                    f"`{pair['slo']}`",
+                    f"{pair['optimum']:.3g}",
+                    percent(pair["default_regret"]),
+                ),
                 *(percent(pair["within_2_percent"]), percent(pair["within_10_percent"])),
             ]
             for name, pair in pairs.items()
@@ -237,4 +242,4 @@ def draw(result: Mapping[str, Any], folder: Path) -> None:
         for kind, top in (("median", 0.4), ("worst", 1.0))
         for start, found in starts.items()
     ]
-    write_chart(folder / STARTS_CHART, over_all)
+    write_chart(folder / STARTS_CHART, over_all, columns=len(starts))

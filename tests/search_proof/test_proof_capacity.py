@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.search_proof.capacity import Truth, capacity, fingerprint
+from scripts.search_proof.capacity import Truth, capacity, fingerprint, on_one_scale
 from scripts.search_proof.pairs import PAIRS, point_of, settings_at
 
 
@@ -21,6 +21,12 @@ def test_a_point_that_holds_no_rate_is_worth_nothing() -> None:
     assert capacity(tried.append, 4.0, 1.1, least=1.0) == (0.0, 0.0)
     # Slow runs are long; those that would show nothing of interest are not made.
     assert sum(rate <= 1.0 for rate in tried) == 1
+
+
+def test_values_of_a_pass_with_kinder_traffic_are_brought_to_the_scale_of_the_next() -> None:
+    before = {(1,): 10.0, (2,): 8.0, (3,): 5.0, (4,): 0.0}
+    assert on_one_scale(before, {(1,): 9.0, (2,): 7.2}) == pytest.approx({(1,): 9.0, (2,): 7.2, (3,): 4.5, (4,): 0.0})
+    assert on_one_scale({}, before) == before
 
 
 def test_regret_is_the_share_of_the_best_that_is_missing() -> None:

@@ -28,6 +28,7 @@ class Search:
         trials: the baseline, then every setting that was tried; the study adds to it as it goes on.
         used_share: how much of the trials or the time for the search is gone, from 0 to 1.
         say: tells the user a line.
+        thinking: shows the user that a proposal takes a while: what is done, and how much of it is.
         make_twin: learns the twin anew from all runs so far; None while they teach too little.
         searches_rate: each setting is measured at the highest rate that it holds, not at one that was given.
         objectives: what settings are compared by, the main one first.
@@ -41,6 +42,7 @@ class Search:
     trials: Sequence[Trial]
     used_share: Callable[[], float]
     say: Callable[[str], None]
+    thinking: Callable[[str, float], None] = lambda what, share: None
     make_twin: Callable[[], "Twin | None"] = lambda: None
     searches_rate: bool = True
     objectives: Sequence[Objective] = DEFAULT_OBJECTIVES

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     import optuna
 
 FIRST_RANDOM_CANDIDATES = 40
-# Enough to tell settings apart that see the same arrivals.
+# Plays need no more to tell settings apart, which see the same arrivals; longer ones would only take longer.
 FEW_REQUESTS = 200
-FINALISTS = 5
 PROMISING = 15
 # A setting that is further behind the best one found, in standard deviations of the twin's error, is left there.
 _REACH = 1.0
@@ -56,10 +55,12 @@ class Scout:
 
     Attributes:
         promising: those that this one thinks well of, the best first.
+        num_played: settings that were drawn and played.
     """
 
     def __init__(self, search: Search, twin: Twin, promising: Sequence[Settings] = ()) -> None:
-        self._search, self._twin, self.promising = search, twin, tuple(promising)
+        self._search, self._twin, self.promising = search, twin.brief(FEW_REQUESTS), tuple(promising)
+        self.num_played = 0
         self._failures = failure_model(search)
         held = [trial for trial in search.trials if trial.held]
         self._best = max(held, key=lambda trial: trial.rank, default=search.trials[0])
@@ -67,30 +68,30 @@ class Scout:
         self._start = _start_rate(search)
         self._correction = self._learn_errors()
 
-    def best_of(self, candidates: int) -> Proposal | None:
-        """The most promising of so many settings, but for those that were measured; None where none promises anything.
+    def best_of(self, candidates: int, steps: int) -> Proposal | None:
+        """The most promising of some settings, but for those that were measured; None where none promises anything.
 
-        They are drawn by TPE, told of each what the twin says in short plays; the few best of them are played in full.
+        They are drawn by TPE, told of each what the twin says.
+
+        Args:
+            candidates: most settings to play.
+            steps: of the engine to play, after which no further setting is drawn.
         """
-        quick = self._twin.brief(FEW_REQUESTS)
-        drawn = sorted(self._scan(quick, candidates), key=lambda proposal: proposal.gain, reverse=True)
-        finalists = drawn[:FINALISTS]
+        drawn = sorted(self._scan(candidates, steps), key=lambda proposal: proposal.gain, reverse=True)
         self.promising = tuple(proposal.settings for proposal in drawn[:PROMISING])
-        best_log = self._merit_of_best(self._twin)
-        proposals = []
-        for finalist in finalists:
-            played = self._to_limit(self._twin, finalist.settings, finalist.played.rate or self._start)
-            if played is not None:
-                proposals.append(self._proposal(finalist.settings, played, best_log))
-        return max(proposals, key=lambda proposal: proposal.gain, default=None)
+        return drawn[0] if drawn else None
 
-    def _scan(self, twin: Twin, candidates: int) -> list[Proposal]:
+    def _scan(self, candidates: int, steps: int) -> list[Proposal]:
         study, drawn = self._inner_study(), {}
-        bar = best_log = self._merit_of_best(twin)
-        for _ in range(candidates):
+        bar = best_log = self._merit_of_best()
+        begin, done = self._twin.steps, 0.0
+        while done < 1:
+            self._search.thinking("playing settings on the twin", done)
+            self.num_played += 1
             asked = study.ask()
             settings = self._search.space.suggest(asked)
-            played = None if self._failures.risk(settings) >= RISKY else self._race(twin, settings, bar)
+            played = None if self._failures.risk(settings) >= RISKY else self._race(settings, bar)
+            done = max(self.num_played / candidates, (self._twin.steps - begin) / steps)
             if played is None:
                 study.tell(asked, _OUT_OF_THE_QUESTION)
                 continue
@@ -102,18 +103,18 @@ class Scout:
                 drawn[settings] = self._proposal(settings, played, best_log)
         return list(drawn.values())
 
-    def _merit_of_best(self, twin: Twin) -> float | None:
+    def _merit_of_best(self) -> float | None:
         """What the twin says of the best measured setting, as a logarithm; None while nothing holds the SLO."""
         if not self._best.held:
             return None
-        played = self._to_limit(twin, self._best.settings, self._start)
+        played = self._to_limit(self._best.settings, self._start)
         return self._log_merit(played) if played is not None and played.held else None
 
     def _proposal(self, settings: Settings, played: Played, best_log: float | None) -> Proposal:
         lead = self._lead(settings)
         if best_log is None:
-            # Nothing to improve on: whatever holds comes before what does not.
-            gain = math.exp(self._log_merit(played) + lead.mean) if played.held else played.goodput / 1e6
+            # Nothing to improve on: anything is worth a run, what is said to hold before what is not.
+            gain = 1e6 * math.exp(self._log_merit(played) + lead.mean) if played.held else 1.0 + played.goodput
         elif played.held:
             ahead = self._log_merit(played) - best_log
             gain = min(self._room_above(self._best), Lead(ahead + lead.mean, lead.deviation).expected_gain())
@@ -124,15 +125,15 @@ class Scout:
         rate = None if played.rate is None else played.rate * right
         return Proposal(settings, played, rate, played.goodput * right, gain)
 
-    def _race(self, twin: Twin, settings: Settings, bar: float | None) -> Played | None:
+    def _race(self, settings: Settings, bar: float | None) -> Played | None:
         """Play a setting where it would begin to be of interest; only one that holds that climbs on to its limit."""
         if bar is None or not self._search.searches_rate:
-            return self._to_limit(twin, settings, self._start)
+            return self._to_limit(settings, self._start)
         lead = self._lead(settings)
-        return twin.climb(settings, math.exp(bar - lead.mean - _REACH * lead.deviation), down=False)
+        return self._twin.climb(settings, math.exp(bar - lead.mean - _REACH * lead.deviation), down=False)
 
-    def _to_limit(self, twin: Twin, settings: Settings, start: float | None) -> Played | None:
-        return twin.climb(settings, start) if self._search.searches_rate else twin.play(settings, start)
+    def _to_limit(self, settings: Settings, start: float | None) -> Played | None:
+        return self._twin.climb(settings, start) if self._search.searches_rate else self._twin.play(settings, start)
 
     def _log_merit(self, played: Played) -> float:
         """What settings are compared by: the limit, which lies between the rate held and the rung above, or goodput."""
@@ -152,7 +153,7 @@ class Scout:
                 continue
             measured, is_limit = said
             start = measured if self._search.searches_rate else self._start
-            played = self._to_limit(self._twin, trial.settings, start)
+            played = self._to_limit(trial.settings, start)
             if played is None or not played.held:
                 continue
             error = math.log(measured) - self._log_merit(played)

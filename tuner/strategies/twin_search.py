@@ -8,6 +8,8 @@ from tuner.strategies.scout import Scout
 FIRST_CANDIDATES = 120
 # Later ones, those among them that looked promising before.
 CANDIDATES = 30
+# Steps of the engine to play for a proposal; some twenty seconds of a core, where the settings are not enough before.
+FIRST_STEPS, STEPS = 60_000, 25_000
 # A smaller gain than this is not worth the runs that it takes.
 SMALLEST_GAIN = 0.01
 
@@ -30,10 +32,10 @@ class TwinSearch(Tpe):
         if twin is None:
             return super().propose()
         scout = Scout(self._search, twin, self._promising)
-        candidates = CANDIDATES if self._promising else FIRST_CANDIDATES
-        proposal = scout.best_of(candidates)
+        more = bool(self._promising)
+        proposal = scout.best_of(CANDIDATES if more else FIRST_CANDIDATES, STEPS if more else FIRST_STEPS)
         self._promising = scout.promising
-        self._played += candidates
+        self._played += scout.num_played
         if proposal is None or proposal.gain < SMALLEST_GAIN:
             self._search.say(f"of {self._played} settings that the twin played, none promises a gain worth its runs")
             return None
@@ -44,4 +46,6 @@ class TwinSearch(Tpe):
         if settings is None:
             return super().propose()
         self._search.predicted[settings] = proposal.rate, proposal.goodput
+        if self._search.searches_rate and proposal.rate is not None:
+            self._search.say(f"{self._played} settings played on the twin; it expects {proposal.rate:.3g} requests/s")
         return settings

@@ -48,6 +48,7 @@ class Twin:
         slo: what the requests must meet.
         load: lengths and seed of the runs; its rate is left aside.
         settings: some that fit, to begin with.
+        steps: of the engine, in all that was played.
         most_requests: shortens the window to about so many; None for windows as long as the real ones.
 
     Raises:
@@ -60,6 +61,7 @@ class Twin:
     load: Load
     settings: Settings
     most_requests: int | None = None
+    steps: int = 0
     _target: BundledTarget = field(init=False)
     _plans: dict[float | None, WorkloadPlan] = field(default_factory=dict)
     _played: dict[tuple[Settings, float | None], Played | None] = field(default_factory=dict)
@@ -133,6 +135,7 @@ class Twin:
             drain_timeout_s=self.load.drain_timeout_s,
             weigh_evidence=False,
         )
+        self.steps += len(result.iterations)
         good = sum(bool(request.good) for request in in_window(result.requests))
         held = result.stopped_early is None and self.slo.judge(result.requests).meets
         seconds = result.window.duration_s
