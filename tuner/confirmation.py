@@ -5,7 +5,7 @@ from typing import Any
 from tuner.claim import Ceiling, Side, compare, make_side
 from tuner.objective_claim import claim_by
 from tuner.objectives import GOODPUT, Objective
-from tuner.rate_search import step_below
+from tuner.rate_search import LEAD, readable, step_below
 from tuner.runner import Runner, at
 from tuner.settings import Settings
 from tuner.store import Run
@@ -63,6 +63,7 @@ class Confirmation:
             return self._confirm_default(baseline, rate)
         self._runner.display.say("measuring the winner and the default again, in turn, on fresh seeds")
         own_rate = baseline.decisive.rate if baseline.held and baseline.decisive else None
+        rate = self._with_margin(rate, own_rate)
         while True:
             winner, default = self._measure_in_turn(best.settings, baseline.settings, rate)
             if winner is None or default is None:
@@ -94,6 +95,16 @@ class Confirmation:
             claim = claim_by(self._objective, claim, default, winner, self._runner.store, self._seed)
         self._runner.display.say(claim["text"])
         return claim
+
+    def _with_margin(self, rate: float | None, own_rate: float | None) -> float | None:
+        """A little below the highest rate that a search found, which one lucky run has held; never below the default's.
+
+        At the very limit a longer run would fall behind, and the gain that a short one shows with it.
+        """
+        if rate is None or not self._may_step_down:
+            return rate
+        lower = readable(rate / LEAD)
+        return rate if own_rate is not None and lower <= own_rate * SAME_RATE else lower
 
     def _step_below(self, rate: float | None, own_rate: float | None) -> float | None:
         """The next lower rate to confirm at; None where the winner would lead the default no more."""

@@ -138,6 +138,11 @@ class JitteredStepTimes:
         self._fresh = math.sqrt(1.0 - times.memory**2)
         self.restart(0)
 
+    @property
+    def extrapolated(self) -> float:
+        """Share of the steps since the start that lie well outside of what was learnt from."""
+        return self.num_extrapolated / self.num_steps if self.num_steps else 0.0
+
     def restart(self, seed: int) -> None:
         """Draw from this seed on, and count from 0."""
         self.num_steps = self.num_extrapolated = 0

@@ -115,12 +115,15 @@ class SampledStrategy(Strategy):
 
     def _enqueue(self, settings: Settings | None) -> None:
         """Have these settings drawn next, unless others are waiting for that already."""
+        params = None if settings is None else self.space.params_of(settings)
+        if params is not None and not self._some_wait():
+            self._study.enqueue_trial(params)
+
+    def _some_wait(self) -> bool:
+        """Whether settings are to be drawn before any others, such as those of a trial that was interrupted."""
         import optuna
 
-        waiting = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))
-        params = None if settings is None else self.space.params_of(settings)
-        if params is not None and not waiting:
-            self._study.enqueue_trial(params)
+        return bool(self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)))
 
     def _ask(self) -> Settings | None:
         """Settings for the next trial; None when they are known, and the sampler was reminded of what they gave."""

@@ -3,13 +3,14 @@
 from tuner.settings import Settings
 from tuner.strategies.base import Search
 from tuner.strategies.samplers import Tpe
-from tuner.strategies.scout import Scout
+from tuner.strategies.scout import Proposal, Scout
 
 FIRST_CANDIDATES = 120
 # Later ones, those among them that looked promising before.
 CANDIDATES = 30
 # Steps of the engine to play for a proposal; some twenty seconds of a core, where the settings are not enough before.
 FIRST_STEPS, STEPS = 60_000, 25_000
+_WORTH_SAYING = 0.05
 # A smaller gain than this is not worth the runs that it takes.
 SMALLEST_GAIN = 0.01
 
@@ -28,7 +29,7 @@ class TwinSearch(Tpe):
         self._played = 0
 
     def propose(self) -> Settings | None:
-        twin = self._search.make_twin()
+        twin = None if self._some_wait() else self._search.make_twin()
         if twin is None:
             return super().propose()
         scout = Scout(self._search, twin, self._promising)
@@ -47,5 +48,12 @@ class TwinSearch(Tpe):
             return super().propose()
         self._search.predicted[settings] = proposal.rate, proposal.goodput
         if self._search.searches_rate and proposal.rate is not None:
-            self._search.say(f"{self._played} settings played on the twin; it expects {proposal.rate:.3g} requests/s")
+            self._search.say(f"{self._played} settings played on the twin; it expects {_expectation(proposal)}")
         return settings
+
+
+def _expectation(proposal: Proposal) -> str:
+    """The rate that is expected, and how far that was guessed."""
+    outside = proposal.played.extrapolated
+    rate = f"{proposal.rate:.3g} requests/s of the next"
+    return f"{rate} ({outside:.0%} of its steps are unlike any measured)" if outside >= _WORTH_SAYING else rate

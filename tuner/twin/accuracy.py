@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.build import say_nothing
 from engine.errors import UserError
+from engine.executor.learnt_device import LearntExecutor
 from tuner.settings import Settings
 from tuner.targets.bundled import BundledTarget, Load, TargetOptions
 from workloads.slo import parse_slo
@@ -102,12 +103,12 @@ def _replay(target: BundledTarget, label: str, settings: Settings, meta: dict[st
         slo,
         stop_when_settled=False,
     )
-    times = target.executor.step_times  # type: ignore[attr-defined]  # a learnt device has them
+    assert isinstance(target.executor, LearntExecutor)
     return Predicted(
         label,
         {name: meta["summary"].get(key) for name, key in METRICS.items()},
         {name: played.meta["summary"].get(key) for name, key in METRICS.items()},
-        times.num_extrapolated / times.num_steps if times.num_steps else 0.0,
+        target.executor.step_times.extrapolated,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.build import SIMULATED_PREFIX
-from engine.executor.simulated import SimulatedExecutor
+from engine.executor.learnt_device import LearntExecutor
 from tuner.rate_search import readable
 from tuner.settings import Settings
 from tuner.targets.bundled import DOES_NOT_FIT, BundledTarget, Load
@@ -31,11 +31,13 @@ class Played:
             and for a closed loop.
         goodput: good requests per second there, or at the lowest rate tried.
         held: the SLO held there.
+        extrapolated: share of the steps there that lie well outside of what the device's step times were learnt from.
     """
 
     rate: float | None
     goodput: float
     held: bool
+    extrapolated: float = 0.0
 
 
 @dataclass(slots=True)
@@ -122,7 +124,7 @@ class Twin:
 
     def _play(self, settings: Settings, rate: float | None) -> Played | None:
         target = self._target
-        assert isinstance(target.executor, SimulatedExecutor)
+        assert isinstance(target.executor, LearntExecutor)
         target.executor.restart(self.load.seed)
         try:
             target.prepare(settings)
@@ -139,7 +141,8 @@ class Twin:
         good = sum(bool(request.good) for request in in_window(result.requests))
         held = result.stopped_early is None and self.slo.judge(result.requests).meets
         seconds = result.window.duration_s
-        return Played(rate if held else None, good / seconds if seconds else 0.0, held)
+        goodput = good / seconds if seconds else 0.0
+        return Played(rate if held else None, goodput, held, target.executor.step_times.extrapolated)
 
     def _plan(self, rate: float | None) -> WorkloadPlan:
         if rate not in self._plans:
