@@ -33,8 +33,8 @@ def _how_to_read(objectives: Sequence[ShownObjective], members: int) -> str:
     first, *others = (objective.title for objective in objectives)
     return (
         "Of these settings, which all met the SLO, none is better in one objective without being worse in another: "
-        f"down the table {first} is traded for {' and '.join(others)}. Take the lowest row that is still good enough "
-        "in the first column."
+        f"down the table {first} is traded for {' and '.join(others)}. Take the lowest of their rows that is still "
+        "good enough in the first column."
     )
 
 
@@ -54,7 +54,8 @@ def _table(study: Mapping[str, Any], objectives: Sequence[ShownObjective]) -> Ta
         alike.setdefault(tuple(point["values"].values()), []).append(point)
     rows = list(alike.values())
     if default is not None and default["number"] not in [point["trial"] for point in front["members"]]:
-        rows.append([front["default"]])
+        # First, to compare with: it is none of those to choose from.
+        rows.insert(0, [front["default"]])
     headers = [cell for objective in objectives for cell in (objective.header, "change")]
     best = (study["best"] or {}).get("trial")
     return Table(

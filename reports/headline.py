@@ -22,6 +22,7 @@ from reports.settings import assignment
 from reports.sides import Side, baseline_side, winner_side
 from reports.study import StudyFolder
 from reports.view import Headline, Tone
+from workloads.early_stop import HELD
 
 KEEP_DEFAULTS = "Keep the default settings"
 
@@ -53,11 +54,16 @@ def lost_notice(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[str
     return (f"Latencies are those of completed requests; not completed were {', '.join(listed)}.",)
 
 
+_UP_TO_THERE = "Throughput and tails are those up to there"
+
+
 def run_headline(meta: Mapping[str, Any]) -> Headline:
     """The verdict of one run."""
     warnings = notices(meta)
     if meta.get("stopped_early"):
-        warnings += (f"Stopped early: {text(meta['stopped_early'])}. Throughput and tails are those up to there.",)
+        held = meta["stopped_early"] == HELD
+        until = "The window ended there; its requests were served to their end" if held else _UP_TO_THERE
+        warnings += (f"Stopped early: {text(meta['stopped_early'])}. {until}.",)
     warnings += lost_notice([("", meta["summary"])])
     summary, verdict, validity = meta["summary"], meta.get("verdict"), meta.get("validity") or {}
     if not (summary.get("completed") or summary.get("failed")):

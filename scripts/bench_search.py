@@ -1,15 +1,15 @@
 #!/usr/bin/env python
 """Whether the search does what it claims, on made-up devices whose truth is known.
 
-    regret     how far from the best settings each strategy is, at equal simulated time
+    regret     how far from the best settings each strategy is, at equal time on the device, thinking included
     verdicts   how often a verdict is false, and how many requests it needs
     crashes    what strategies do where much of the space fails
     claims     the claimed gain against what is truly gained
     real       the CPU engine: a small grid measured whole, and the strategies on it
 
 Without a part, all of them. What is finished is kept in the folder of --out, and a further call goes on from there;
-remove its *.jsonl when the engine or a strategy has changed. Writes Markdown and JSON beside that folder. Exit code 1
-when a goal is missed.
+remove its *.jsonl when a strategy has changed, truth-*.json and cpu_grid too when the engine has. Writes Markdown and
+JSON beside that folder. Exit code 1 when a goal is missed.
 
 Usage: bench_search.py [PART ...] [--seeds 30] [--jobs 2] [--quick] [--out docs/results/search]
 """

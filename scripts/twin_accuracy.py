@@ -49,7 +49,7 @@ def spread_settings(count: int, seed: int) -> list[Settings]:
     from scipy.stats import qmc
 
     drawn = []
-    for share, seats, budget, chunk in qmc.Sobol(4, rng=seed).random(count):
+    for share, seats, budget, chunk in qmc.Sobol(4, rng=seed).random(1 << (count - 1).bit_length())[:count]:
         drawn.append(
             Settings(
                 gpu_memory_utilization=round(0.76 + 0.19 * share, 3),

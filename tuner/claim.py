@@ -156,7 +156,8 @@ def compare(baseline: Side, winner: Side, seed: int, ceiling: Ceiling | None = N
     gain = low = high = None
     # A winner that misses the SLO has nothing to claim, and its runs may have been cut short by their misses.
     # The same goes for a default that missed its own rate: its goodput there would flatter the winner.
-    cut_short = ceiling is not None and not baseline.meets
+    stopped = any(run.meta["stopped_early"] for run in baseline.runs)
+    cut_short = stopped or (ceiling is not None and not baseline.meets)
     if winner.meets and not cut_short and baseline.goodput > 0 and len(gains):
         gain = winner.goodput / baseline.goodput - 1.0
         low, high = (float(np.quantile(gains, q)) for q in (0.025, 0.975))
@@ -187,7 +188,8 @@ def _verdict(baseline: Side, winner: Side, low: float | None, high: float | None
     if not winner.meets:
         return "cannot tell"
     if low is None or high is None:
-        proven = baseline.goodput == 0 or (ceiling is not None and ceiling.proven)
+        missed = baseline.goodput == 0 or baseline.verdict["state"] == "infeasible"
+        proven = missed or (ceiling is not None and ceiling.proven)
         return "better" if winner.goodput > 0 and proven else "cannot tell"
     if low > 0 or (ceiling is not None and ceiling.proven):
         return "better"

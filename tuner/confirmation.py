@@ -33,6 +33,10 @@ class WinnerFailed(Exception):
         self.error_type = error_type
 
 
+class DefaultFailed(Exception):
+    """The default settings broke off, or did not fit any more, when they were measured again."""
+
+
 class Confirmation:
     """Makes the claim of a study.
 
@@ -55,6 +59,13 @@ class Confirmation:
         Raises:
             WinnerFailed: `best`, which is not the baseline, failed this time.
         """
+        try:
+            return self._confirm(best, baseline)
+        except DefaultFailed as failure:
+            text = f"The default settings failed when they were measured again ({failure}): no gain is claimed."
+            return unmeasured("cannot tell", text)
+
+    def _confirm(self, best: Trial | None, baseline: Trial) -> dict[str, Any]:
         if best is None:
             return unmeasured("skipped", f"No setting that was tried meets {self._runner.slo}.")
         assert best.decisive is not None
@@ -170,9 +181,9 @@ class Confirmation:
         except DOES_NOT_FIT as error:
             if label == "winner":
                 raise WinnerFailed(str(error), type(error).__name__) from error
-            raise
-        if label == "winner" and run.failure is not None:
-            raise WinnerFailed(run.failure, run.failure_type)
+            raise DefaultFailed(str(error)) from error
+        if run.failure is not None:
+            raise WinnerFailed(run.failure, run.failure_type) if label == "winner" else DefaultFailed(run.failure)
         return run
 
 

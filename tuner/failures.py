@@ -49,13 +49,13 @@ class FailureModel:
         served, failing = list(ok), list(failed)
         self._failed = bool(failing)
         self._votes = [(unit_point(space, s), 0.0) for s in served] + [(unit_point(space, s), 1.0) for s in failing]
-        self._limits = [s for s in failing if not any(_takes_at_least(other, s) for other in served)]
+        self._limits = [s for s in failing if not any(takes_at_least(other, s) for other in served)]
 
     def risk(self, settings: Settings) -> float:
         """The chance, from 0 to 1, that these settings fail; 0 while nothing has."""
         if not self._failed:
             return 0.0
-        beyond = any(_takes_at_least(settings, limit) for limit in self._limits)
+        beyond = any(takes_at_least(settings, limit) for limit in self._limits)
         return max(self._vote(settings), _RISK_BEYOND_A_FAILURE if beyond else 0.0)
 
     def _vote(self, settings: Settings) -> float:
@@ -68,7 +68,7 @@ class FailureModel:
 def failure_model(search: "Search") -> FailureModel:
     """What a study's trials, and the studies it started from, say of failures."""
     ended = [trial for trial in search.trials if trial.state != "running"]
-    ok = [trial.settings for trial in ended if trial.runs and all(run.failure is None for run in trial.runs)]
+    ok = [trial.settings for trial in ended if trial.runs and trial.error_type is None]
     return FailureModel(search.space, ok, [*(t.settings for t in ended if broke(t.error_type)), *search.prior.failed])
 
 
@@ -82,7 +82,7 @@ def unmeasured_failure(settings: Settings) -> Trial:
     return Trial(-1, "search", settings, state="failed", error="expected to fail")
 
 
-def _takes_at_least(settings: Settings, other: Settings) -> bool:
+def takes_at_least(settings: Settings, other: Settings) -> bool:
     """Whether settings take as much of every resource as others or more, and are the same in all else."""
     same = all(getattr(settings, name) == getattr(other, name) for name in NAMES if name not in _RESOURCES)
     return same and all(_amount(settings, name) >= _amount(other, name) for name in _RESOURCES)

@@ -151,7 +151,9 @@ class StudyFront:
             run = known or runner.run(label, trial.settings, first.rate, seed, stop_when_settled=False)
         except DOES_NOT_FIT as error:
             return replace(point, left=str(error))
-        side = make_side(runner.store, trial.settings, [first, run], runner.slo)
+        # A default that missed the SLO may have been stopped in the search: then there is one whole run of it.
+        whole = [r for r in (first, run) if r.meta["stopped_early"] is None] or [run]
+        side = make_side(runner.store, trial.settings, whole, runner.slo)
         pooled = {o.name: o.at_offered_rate(side.summary, side.rate) for o in self._objectives}
         return replace(point, pooled=pooled, left=run.failure or side.distrust or ("" if side.meets else MISSED))
 

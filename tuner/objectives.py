@@ -155,7 +155,8 @@ def rank(trial: "Trial", objectives: Sequence[Objective]) -> tuple[float, ...]:
 def best_text(trial: "Trial", objective: Objective) -> str:
     """A trial's main number for the progress line, such as `best 5.2 good/s`."""
     assert trial.decisive is not None
-    return f"best {objective.measured(trial.decisive.meta['summary']):.3g} {objective.unit}"
+    value = objective.at_offered_rate(trial.decisive.meta["summary"], trial.decisive.rate)
+    return "" if value is None else f"best {value:.3g} {objective.unit}"
 
 
 def told_values(trial: "Trial", objectives: Sequence[Objective], tried: Iterable["Trial"]) -> list[float]:

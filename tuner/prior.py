@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.errors import UserError
 from tuner.earlier import EarlierStudy, why_not
-from tuner.failures import broke
+from tuner.failures import broke, takes_at_least
 from tuner.settings import NAMES, Settings
 from tuner.space import Choices, SearchSpace
 from workloads.early_stop import MAY_HAVE_HELD
@@ -88,7 +88,10 @@ def gather(studies: Sequence[EarlierStudy], record: Mapping[str, Any], space: Se
     newest_first = [(study, list(_trials(study.record))) for study in usable]
     baseline = space.fixed.canonical()
     tries = [s for s in _best(newest_first, record, space) if s != baseline]
+    served = [s for _, trials in newest_first for trial, s in trials if trial["runs"] and not trial.get("error_type")]
     failed = [s for _, trials in newest_first for s in _failed(trials, space)]
+    # What serves with even more of everything shows that it was something else.
+    failed = [s for s in failed if not any(takes_at_least(other, s) for other in served)]
     runs = [path for study in usable for path in _run_folders(study)]
     return Prior(
         tuple(_first(tries, MOST_TRIES)),

@@ -43,7 +43,7 @@ class Runner:
 
     Attributes:
         lengths: of every run.
-        wall_s: wall time of the runs that this process made and that went to their end.
+        wall_s: wall time of the runs that this process made and that went to their end; of all that were simulated.
     """
 
     target: BundledTarget
@@ -98,10 +98,14 @@ class Runner:
             run = self.store.add_run(label if rate is None else f"{label}-{rate:.3g}rps", measured)
             if interrupted():
                 raise KeyboardInterrupt
-        if measured.meta["stopped_early"] is None:
+        if measured.meta["stopped_early"] is None or self.target.simulated:
             self.wall_s.append(self.budget.spent_s - started_s)
         self.display.say(f"{label}{at(rate)}: {describe(run)}")
         return run
+
+    def knows(self, settings: Settings, rate: float | None, seed: int) -> bool:
+        """Whether this run was made before, and takes no time."""
+        return self.store.find_run(settings, self.lengths.load(rate, seed)) is not None
 
     def estimate_s(self, rate: float | None) -> float:
         """Wall time of a run that goes to its end."""
@@ -122,13 +126,21 @@ def at(rate: float | None) -> str:
     return "" if rate is None else f" at {rate:.3g} requests/s"
 
 
+def _said_of(run: Run) -> str:
+    if run.held:
+        return "held"
+    if run.is_behind:
+        return "no better"
+    return "missed the SLO" if run.constraint > 0 else "not valid"
+
+
 def describe(run: Run) -> str:
     """A run in one line."""
     if run.failure:
         return f"failed: {run.failure}"
     p95_ms = run.meta["summary"]["p95_ttft_ms"]
     parts = [
-        "held" if run.held else "missed the SLO" if run.constraint > 0 else "not valid",
+        _said_of(run),
         f"{run.goodput:.3g} good requests/s",
         "no request completed" if p95_ms is None else f"p95 TTFT {p95_ms:.0f} ms",
     ]

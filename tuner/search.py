@@ -245,7 +245,8 @@ class Tuner:
                 rate = strategy.next_rate()
                 # A baseline that holds no rate yet leaves nothing to compare with, so it may use all the time.
                 kept_s = 0.0 if trial.kind == "baseline" and not trial.held else keep_s
-                if trial.runs and not self.runner.has_time_for(rate, keep_s=kept_s):
+                known = self.runner.knows(trial.settings, rate, self.options.seed)
+                if trial.runs and not known and not self.runner.has_time_for(rate, keep_s=kept_s):
                     break
                 run = self.runner.run(
                     *(label, trial.settings, rate, self.options.seed),
@@ -314,10 +315,10 @@ class Tuner:
         if best is None or best.decisive is None:
             return None
         rate = best.decisive.rate
-        confirmation = self.store.record["confirmation"] or {"verdict": "skipped"}
-        if confirmation["verdict"] == "better":
+        confirmation = self.store.record["confirmation"]
+        if confirmation is not None and confirmation["verdict"] == "better":
             rate = confirmation["winner"]["rate"]
-        elif confirmation["verdict"] != "skipped" and baseline.held and baseline.decisive is not None:
+        elif confirmation is not None and baseline.held and baseline.decisive is not None:
             best = baseline
             rate = confirmation["baseline"]["rate"] if confirmation["baseline"] else baseline.decisive.rate
         return {

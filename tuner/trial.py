@@ -47,13 +47,6 @@ class Trial:
         """It held the SLO at some rate and failed at none: one that crashes at a peak cannot be relied on below it."""
         return self.error_type is None and self.decisive is not None and self.decisive.held
 
-    @property
-    def rank(self) -> tuple[float, float]:
-        """Order of merit among settings that hold a rate."""
-        run = self.decisive
-        assert run is not None
-        return (run.rate or 0.0, run.goodput)
-
     def fail(self, error: str, error_type: str) -> None:
         """Note that the setting does not fit or broke off."""
         self.state, self.error, self.error_type = "failed", error, error_type

@@ -35,6 +35,11 @@ class OpenLoop(Arrivals):
         """Variance of the number of arrivals over its mean, for long spans; 1 for Poisson."""
         raise NotImplementedError
 
+    @property
+    def is_steady(self) -> bool:
+        """The mean rate is the same at all times, so that a part of a run shows what the whole would."""
+        return True
+
     def seconds(self, work: float) -> float:
         """The time by which `work` seconds' worth of the mean rate has come. Its inverse is `work_until`."""
         return work
@@ -141,6 +146,10 @@ class Spikes(OpenLoop):
     @property
     def dispersion(self) -> float:
         return 1.0
+
+    @property
+    def is_steady(self) -> bool:
+        return False
 
     @property
     def _plateau(self) -> float:

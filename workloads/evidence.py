@@ -21,6 +21,8 @@ from workloads.slo import Slo
 from workloads.verdict import ALPHA, Outcome, State, outcome, weigh
 from workloads.warmup import MAX_WARMUP_LEFT, warmup_left
 
+_MET = Outcome(met=1, total=1, typical=0.0)
+
 
 class EvidenceWatch:
     """Looks at the evidence each sixteenth of the window, from the second on.
@@ -76,9 +78,9 @@ class EvidenceWatch:
         return "undecided"
 
     def _is_missed(self, position: int, now: int) -> bool:
-        # All that is known: without those still under way it flatters the setting, if anything.
-        known = [o for i in self._sent if self._is_known(i, position, now) and (o := self._outcome(i, position))]
-        return _stakes(self._bounds[position], known)[1] * ALPHA >= 1
+        # Those still under way count as met: what ends soon, such as a request turned away, is known first.
+        said = [self._outcome(i, position) if self._is_known(i, position, now) else _MET for i in self._sent]
+        return _stakes(self._bounds[position], [o for o in said if o is not None])[1] * ALPHA >= 1
 
     def _is_held(self, position: int, now: int) -> bool:
         # As far as all are known: those known beyond the first that is not are the fast ones among their like.
@@ -93,7 +95,10 @@ class EvidenceWatch:
         first, last = fmean(self._in_system[: self.QUARTER]), fmean(self._in_system[-self.QUARTER :])
         if last - first > sqrt((first + last) / self.QUARTER):  # the standard error, were the numbers Poisson's
             return False
-        left = warmup_left(self._served_s, self._warmup_s, (now - self._window.start_ns) / NS_PER_S)
+        # Those that ended are the short ones; who is found half-way is expected to take as long again.
+        ages_s = [(now - i.t_sched) / NS_PER_S for i in self._sent if i.plan.index not in self._outcomes]
+        served_s = [*self._served_s, *(2 * age_s for age_s in ages_s)]
+        left = warmup_left(served_s, self._warmup_s, (now - self._window.start_ns) / NS_PER_S)
         return left is not None and left <= MAX_WARMUP_LEFT
 
     def _is_known(self, inflight: InFlight, position: int, now: int) -> bool:

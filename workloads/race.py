@@ -33,7 +33,8 @@ class RaceWatch:
     After each slice whose requests have all ended, from the sixth to the last but one, a one-sided Wilcoxon signed-rank
     test compares the good requests of all such slices in pairs. (In an open loop the same requests come in the same
     slice of both runs; in a closed loop the time is the same.) The level is divided by the number of looks, so that
-    all of them together err at most once in twenty times.
+    all of them together err at most once in twenty times where slices are independent; requests that queue behind each
+    other make neighbouring ones alike, and a setting that is dropped in error is one that was not ahead by much.
 
     Optuna's `WilcoxonPruner` is not used: it tests at the full level after each report, compares with the best value
     of the study whether or not that met the SLO, and each report would be a write to the storage in the middle of the

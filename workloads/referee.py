@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.trace import IterationRecord
+from workloads.arrivals import OpenLoop
 from workloads.early_stop import BACKLOG_GROWS, BEHIND, HELD, VERDICT_SETTLED, BacklogWatch, SettledWatch
 from workloads.evidence import EvidenceWatch
 from workloads.inflight import InFlight
@@ -54,8 +55,10 @@ class Referee:
         if rules.settled and slo is not None and plan.num_window_requests is not None:
             self._settled = SettledWatch(slo, plan.num_window_requests)
             self._backlog = BacklogWatch(window)
+            arrival = plan.spec.arrival
+            steady = isinstance(arrival, OpenLoop) and arrival.is_steady
             if rules.evidence:
-                self._evidence = EvidenceWatch(slo, window, plan.warmup_ns / NS_PER_S, may_hold=rules.held)
+                self._evidence = EvidenceWatch(slo, window, plan.warmup_ns / NS_PER_S, may_hold=rules.held and steady)
         self._watches = [w for w in (self._settled, self._evidence, self._race) if w is not None]
 
     def sent(self, inflight: InFlight) -> None:

@@ -198,7 +198,12 @@ def _judge_quantile(bound: Bound, samples: Sequence[Sample]) -> BoundVerdict:
         return BoundVerdict(bound, "undecided", meets=False, observed_ns=None, met_share=None)
     share, size = weigh(required, outcomes)
     size = max(size, min(FEWEST_EFFECTIVE, len(outcomes)))
-    if share == 1 and lies_far_above(bound.bound_ns, [o.typical for o in outcomes], float(required), ALPHA):
+    one_each = required < 1 and all(o.total == 1 for o in outcomes)
+    if (
+        share == 1
+        and one_each
+        and lies_far_above(bound.bound_ns, [o.typical for o in outcomes], float(required), ALPHA)
+    ):
         size = len(outcomes)
     state: State = "undecided"
     if share_low(float(share) * size, size, ALPHA) >= required:

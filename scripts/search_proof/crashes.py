@@ -160,6 +160,7 @@ def judge(studies: Sequence[tuple[Played, bool | None]], shares: Mapping[str, Ma
         found[strategy] = {
             "studies": len(own),
             "chosen_fails": sum(bool(fails) for _, fails in own),
+            "chosen_none": sum(fails is None for _, fails in own),
             "failed_runs": sum(cost.failed for played, _ in own for cost in played.costs) / len(own),
             "wasted_s": sum(wasted) / len(own),
             "wasted_share": sum(wasted) / sum(spent),
@@ -173,8 +174,8 @@ def judge(studies: Sequence[tuple[Played, bool | None]], shares: Mapping[str, Ma
         "goals": [
             goal(
                 "settings that fail are never chosen by twin",
-                met=ours["chosen_fails"] == 0,
-                found=f"{ours['chosen_fails']} of {ours['studies']} studies",
+                met=ours["chosen_fails"] == 0 and ours["chosen_none"] == 0,
+                found=f"{ours['chosen_fails']} of {ours['studies']} studies; {ours['chosen_none']} chose nothing",
             ),
             goal(
                 "twin wastes at most half of the time that random does on failures",

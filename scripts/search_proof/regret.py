@@ -149,7 +149,12 @@ def _goals(start: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:
 def to_markdown(result: Mapping[str, Any]) -> str:
     """The tables of the results."""
     pairs, starts = result["pairs"], result["starts"]
-    lines = ["## Regret at equal time", "", *_pairs_table(pairs), ""]
+    charged = (
+        "Time is the device's, starts of the engine included, and what the strategy thought, in seconds of a core of "
+        "the machine that made this. The truth of a point comes from runs of 100 requests, of 400 within 10 % of the "
+        "best, and of 1000 within 3 %."
+    )
+    lines = ["## Regret at equal time", "", charged, "", *_pairs_table(pairs), ""]
     for start, found in starts.items():
         strategies, tests = found["strategies"], found["tests"]
         head = ["strategy", "median", "mean", "worst", f"median <= {percent(SMALL_REGRET, 0)} from", *pairs]

@@ -9,8 +9,12 @@ from scripts.search_proof.study import Played
 
 
 def run_ends_s(played: Played, start_s: float) -> list[float]:
-    """When each run of a study ended, had every start of the engine taken `start_s`."""
-    return list(accumulate(cost.seconds + (start_s if cost.started else 0.0) for cost in played.costs))
+    """When each run of a study ended, had every start of the engine taken `start_s`.
+
+    What the strategy thought is charged in seconds of a core of this machine, in equal parts to all runs.
+    """
+    thought_s = played.thinking_s / max(1, len(played.costs))
+    return list(accumulate(cost.seconds + thought_s + (start_s if cost.started else 0.0) for cost in played.costs))
 
 
 def can_be_timed(played: Played, start_s: float) -> bool:

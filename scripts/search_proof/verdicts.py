@@ -16,6 +16,7 @@ from workloads.betting import stake_on_fewer, stake_on_more
 from workloads.dependence import dependence_of_share
 from workloads.evidence import EvidenceWatch
 from workloads.intervals import share_high, share_low
+from workloads.tolerance import lies_far_above
 from workloads.verdict import ALPHA, FEWEST_EFFECTIVE
 
 REQUIRED = 0.95
@@ -116,7 +117,11 @@ class Judge:
 
     def fixed(self, bound: float) -> tuple[np.ndarray, np.ndarray]:
         """The exact limits of the effective number of requests, as `workloads.verdict` judges."""
-        return self._by_limits(bound, np.maximum(self._effective(self._requests), FEWEST_EFFECTIVE))
+        sizes = np.maximum(self._effective(self._requests), FEWEST_EFFECTIVE)
+        for i in np.flatnonzero(self._latencies.max(axis=1) <= bound):
+            if lies_far_above(bound, self._latencies[i].tolist(), REQUIRED, ALPHA):
+                sizes[i] = self._requests
+        return self._by_limits(bound, sizes)
 
     def as_if_independent(self, bound: float) -> tuple[np.ndarray, np.ndarray]:
         """The exact limits of all requests."""

@@ -48,12 +48,12 @@ def test_the_front_is_a_table_with_changes_and_what_differs_from_the_default(mak
     section = front_of(make_study(change=with_front))
     (table,) = section.tables
     assert table.headers == ("Trial", "Goodput", "change", "p95 TTFT", "change", "Differs from the default in")
-    winner, once, default = table.rows
+    default, winner, once = table.rows
     assert winner[:5] == ("10", "5.90 req/s", "+50.0%", "812 ms", "−10.0%")
     assert "max_num_seqs=48" in winner[5]
     assert once[0] == "1, once"
     assert default == ("default", "3.00 req/s", "", "500 ms", "", "—")
-    assert table.highlight == {0}
+    assert table.highlight == {1}
     assert any("Trial 5" in line and "dominated when measured again" in line for line in section.text)
 
 

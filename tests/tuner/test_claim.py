@@ -17,7 +17,7 @@ Flags = tuple[tuple[bool, ...], ...]
 def make_side(
     good: Sequence[Sequence[bool]], rate: float | None = 4.0, *, meets: bool = True, duration_s: float = 50.0
 ) -> Side:
-    meta: dict[str, Any] = {"rate": rate}
+    meta: dict[str, Any] = {"stopped_early": None, "rate": rate}
     return Side(
         settings=Settings(),
         rate=rate,

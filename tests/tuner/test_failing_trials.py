@@ -11,7 +11,7 @@ from engine.errors import OutOfDeviceMemory
 from engine.executor.base import StepResult
 from engine.executor.simulated import SimulatedExecutor
 from engine.scheduler.plan import StepPlan
-from tests.tuner.small_studies import FEW_SEATS, SMALL, Tune, stored_runs, study_in
+from tests.tuner.small_studies import FEW_SEATS, SMALL, TPE, Tune, stored_runs, study_in
 from tuner.budget import Budget
 from tuner.confirmation import FRESH_SEEDS
 from tuner.targets.bundled import BundledTarget, Measured
@@ -19,7 +19,7 @@ from tuner.targets.bundled import BundledTarget, Measured
 MOST_RUNNING = 6
 # About four requests run at once, and now and then more than six where there are seats for them.
 SEATS = ("--set", f"max_num_seqs={MOST_RUNNING}", "--search", "max_num_seqs=4..32")
-ARGUMENTS = (*SMALL, *SEATS, "--rate", "6", "--out", "s")
+ARGUMENTS = (*SMALL, *TPE, *SEATS, "--rate", "6", "--out", "s")
 OUT_OF_MEMORY = OutOfDeviceMemory("no room for that many")
 CRASH = RuntimeError("crash")
 
@@ -120,7 +120,7 @@ def test_a_swap_space_for_less_than_a_block_is_a_failed_trial_and_is_not_tried_a
     held = [word for name in ("gpu_memory_utilization=0.9", "max_num_batched_tokens=512", "chunk_size=off",
                               "max_num_seqs=16") for word in ("--set", name)]  # fmt: skip
     search = ("--search", "swap_space=1,512MiB")
-    outcome = tune(*SMALL, *held, *SWAP, *search, "--rate", "4", "--trials", "1", "--seed", "2", "--out", "s")
+    outcome = tune(*SMALL, *TPE, *held, *SWAP, *search, "--rate", "4", "--trials", "1", "--seed", "2", "--out", "s")
     assert outcome.code == 0, outcome.err
     assert len(trials_by_state(tmp_path / "s")[0]) == 1
     outcome = tune("--resume", "s", "--trials", "2")
@@ -183,7 +183,7 @@ def test_the_budget_holds_when_trials_fail(tune: Tune, tmp_path: Path, monkeypat
 
 @pytest.mark.usefixtures("no_reports", "ten_second_runs")
 def test_the_budget_holds_when_it_ends_within_a_trial(tune: Tune, tmp_path: Path) -> None:
-    outcome = tune(*SMALL, *FEW_SEATS, "--budget", "150s", "--out", "s")
+    outcome = tune(*SMALL, *TPE, *FEW_SEATS, "--budget", "150s", "--out", "s")
     assert outcome.code == 0, outcome.err
     assert_budget_kept(tmp_path / "s", 150.0)
 
@@ -194,7 +194,7 @@ def test_a_baseline_that_fails_ends_the_study_with_its_reason(
     tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, rate: str
 ) -> None:
     fail_steps(monkeypatch, error, most_running=1)
-    outcome = tune(*SMALL, "--rate", rate, "--trials", "2", "--out", "s")
+    outcome = tune(*SMALL, *TPE, "--rate", rate, "--trials", "2", "--out", "s")
     assert outcome.code == 2
     assert "Traceback" not in outcome.err
     last = outcome.err.splitlines()[-1]
@@ -215,7 +215,7 @@ def test_a_setting_that_crashes_only_under_load_is_never_chosen_for_the_rates_it
     tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_steps(monkeypatch, CRASH, most_running=9)
-    outcome = tune(*SMALL, *PEAK, "--trials", "6", "--seed", "1")
+    outcome = tune(*SMALL, *TPE, *PEAK, "--trials", "6", "--seed", "1")
     assert outcome.code == 0, outcome.err
     study, (failed, served) = study_in(tmp_path / "s"), trials_by_state(tmp_path / "s")
     at_a_peak = [t for t in failed if len(t["runs"]) > 1]
@@ -250,7 +250,7 @@ def test_a_winner_that_fails_when_it_is_measured_again_makes_room_for_the_next_b
     tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_confirmation(monkeypatch, OUT_OF_MEMORY, winners=1)
-    outcome = tune(*SMALL, *PEAK, "--trials", "4", "--seed", "1")
+    outcome = tune(*SMALL, *TPE, *PEAK, "--trials", "4", "--seed", "1")
     assert outcome.code == 0, outcome.err
     study, (failed, served) = study_in(tmp_path / "s"), trials_by_state(tmp_path / "s")
     (first,) = failed
@@ -269,7 +269,7 @@ def test_a_default_that_crashes_at_its_highest_rate_is_no_end_of_the_study_and_i
     # One at which the default holds a rate before it crashes at the next.
     monkeypatch.setattr(BundledTarget, "burst", lambda *_: (4.0, 0.5))
     search = ("--set", "max_num_seqs=16", "--search", "max_num_seqs=4..8", "--rate", "auto")
-    outcome = tune(*SMALL, *search, "--trials", "3", "--out", "s")
+    outcome = tune(*SMALL, *TPE, *search, "--trials", "3", "--out", "s")
     assert outcome.code == 0, outcome.err
     assert "the default settings broke off" in outcome.err
     study = study_in(tmp_path / "s")

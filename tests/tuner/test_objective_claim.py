@@ -62,7 +62,7 @@ def side_of(
     return Side(
         settings=Settings(),
         rate=rate,
-        runs=(Run(name, {"rate": rate}),),
+        runs=(Run(name, {"rate": rate, "stopped_early": None}),),
         good=((True,) * len(requests),),
         duration_s=50.0,
         meets=meets,

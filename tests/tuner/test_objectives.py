@@ -99,7 +99,8 @@ def test_the_first_objective_ranks_and_the_next_breaks_ties() -> None:
     slow, fast = (with_ttft(finished(n, Settings(), 5.0, 0.0), ms) for n, ms in ((1, 400.0), (2, 200.0)))
     assert rank(fast, BOTH) > rank(slow, BOTH)
     assert rank(with_ttft(finished(3, Settings(), 5.1, 0.0), 900.0), BOTH) > rank(fast, BOTH)
-    assert rank(slow, DEFAULT_OBJECTIVES) == slow.rank
+    assert slow.decisive is not None
+    assert rank(slow, DEFAULT_OBJECTIVES) == (0.0, slow.decisive.goodput)
 
 
 def test_what_failed_is_told_as_the_worst_that_was_seen() -> None:

@@ -36,9 +36,6 @@ class MadeUpTwin:
     steps: int = 0
     asked: list[Settings] = field(default_factory=list)
 
-    def brief(self, most_requests: int) -> "MadeUpTwin":
-        return self
-
     def play(self, settings: Settings, rate: float | None) -> Played:
         raise AssertionError("rates are searched here")
 
@@ -60,7 +57,12 @@ def trial_at(number: int, settings: Settings, held: float | None, missed: float 
         bound = {"required_share": 0.95, "met_share": 1.0 if was_held else 0.5}
         meta: dict[str, Any] = {
             "rate": rate,
-            "summary": {"request_goodput": rate if was_held else 0.5 * rate},
+            "summary": {
+                "request_goodput": rate if was_held else 0.5 * rate,
+                "completed": 100,
+                "failed": 0,
+                "duration": 100 / rate,
+            },
             "validity": {"valid": True, "checks": []},
             "stopped_early": None,
             "verdict": {"state": "undecided", "bounds": [bound]},

@@ -7,6 +7,7 @@ import pytest
 from engine.errors import UserError
 from tests.tuner.played_strategies import Played
 from tests.tuner.small_studies import Tune
+from tuner.objectives import DEFAULT_OBJECTIVES, rank
 from tuner.settings import Settings
 from tuner.space import Choices, Range, SearchSpace, default_space, with_search
 from tuner.strategies.registry import STRATEGIES, strategy_named
@@ -118,14 +119,14 @@ def test_strategies_that_learn_end_near_the_knee_of_a_simple_engine(name: str) -
         pytest.importorskip("cmaes")
     played = Played(name, DEFAULT, seed=0, allowed=40)
     played.play(40)
-    best = max((t for t in played.trials if t.held), key=lambda t: t.rank)
+    best = max((t for t in played.trials if t.held), key=lambda t: rank(t, DEFAULT_OBJECTIVES))
     assert 48 <= best.settings.max_num_seqs <= 64
 
 
 def test_an_unknown_strategy_is_refused_with_the_name_that_was_meant() -> None:
     with pytest.raises(UserError, match="did you mean grid"):
         strategy_named("gird")
-    with pytest.raises(UserError, match="choose one of tpe, twin"):
+    with pytest.raises(UserError, match="choose auto or one of tpe, twin"):
         strategy_named("annealing")
 
 

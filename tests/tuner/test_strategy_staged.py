@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tuner.played_strategies import Played
+from tuner.objectives import DEFAULT_OBJECTIVES, rank
 from tuner.settings import Settings
 from tuner.space import Choices, Range, SearchSpace, default_space
 from tuner.strategies.staged import stages_of
@@ -19,7 +20,9 @@ def values(settings: Settings, names: tuple[str, ...]) -> tuple[object, ...]:
 
 def best_of(played: Played, count: int) -> Settings:
     """The best of the baseline and the first trials."""
-    return max((t for t in played.trials[: 1 + count] if t.held), key=lambda t: (t.rank, -t.number)).settings
+    return max(
+        (t for t in played.trials[: 1 + count] if t.held), key=lambda t: (rank(t, DEFAULT_OBJECTIVES), -t.number)
+    ).settings
 
 
 def test_memory_comes_first_then_seats_with_the_budget_then_chunks_then_the_rest() -> None:

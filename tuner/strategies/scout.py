@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuner.failures import RISKY, failure_model
+from tuner.objectives import GOODPUT, rank
 from tuner.settings import Settings
 from tuner.strategies.base import Search
 from tuner.trial import Trial
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     import optuna
 
 FIRST_RANDOM_CANDIDATES = 40
-# Plays need no more to tell settings apart, which see the same arrivals; longer ones would only take longer.
-FEW_REQUESTS = 200
 PROMISING = 15
+# Measured settings that the twin is held against; each takes a few plays.
+MOST_ERRORS = 15
 # A setting that is further behind the best one found, in standard deviations of the twin's error, is left there.
 _REACH = 1.0
 # Half a step of the race: where a setting's limit lies when it held a rate and nothing above it was tried.
@@ -59,11 +60,11 @@ class Scout:
     """
 
     def __init__(self, search: Search, twin: Twin, promising: Sequence[Settings] = ()) -> None:
-        self._search, self._twin, self.promising = search, twin.brief(FEW_REQUESTS), tuple(promising)
+        self._search, self._twin, self.promising = search, twin, tuple(promising)
         self.num_played = 0
         self._failures = failure_model(search)
         held = [trial for trial in search.trials if trial.held]
-        self._best = max(held, key=lambda trial: trial.rank, default=search.trials[0])
+        self._best = max(held, key=lambda trial: rank(trial, search.objectives), default=search.trials[0])
         self._best_point = self._point(self._best.settings)
         self._start = _start_rate(search)
         self._correction = self._learn_errors()
@@ -108,7 +109,9 @@ class Scout:
         if not self._best.held:
             return None
         played = self._to_limit(self._best.settings, self._start)
-        return self._log_merit(played) if played is not None and played.held else None
+        # At a given rate the twin may miss by a hair what was held by one; the goodput compares all the same.
+        counts = played is not None and (played.held or not self._search.searches_rate)
+        return self._log_merit(played) if played is not None and counts else None
 
     def _proposal(self, settings: Settings, played: Played, best_log: float | None) -> Proposal:
         lead = self._lead(settings)
@@ -147,7 +150,8 @@ class Scout:
     def _learn_errors(self) -> Correction:
         """Measured over predicted, of every setting whose runs say something of it."""
         points, errors, noises = [], [], []
-        for trial in self._search.trials:
+        newest = self._search.trials[-MOST_ERRORS:]
+        for trial in newest if any(t is self._best for t in newest) else [self._best, *newest]:
             said = _measured(trial, self._search.searches_rate)
             if said is None:
                 continue
@@ -167,9 +171,10 @@ class Scout:
     def _room_above(self, best: Trial) -> float:
         """The most that can be gained: at a given rate, requests beyond the offered ones cannot become good."""
         run = best.decisive
-        if self._search.searches_rate or run is None or run.rate is None or run.goodput <= 0:
+        if self._search.searches_rate or run is None or run.rate is None:
             return math.inf
-        return max(0.0, run.rate / run.goodput - 1)
+        good = GOODPUT.at_offered_rate(run.meta["summary"], run.rate)
+        return max(0.0, run.rate / good - 1) if good else math.inf
 
     def _point(self, settings: Settings) -> tuple[float, ...]:
         return unit_point(self._search.space, settings)
@@ -212,5 +217,5 @@ def _measured(trial: Trial, searches_rate: bool) -> tuple[float, bool] | None:
     assert rate is not None
     if not run.held:
         return rate, False
-    missed = [r.rate for r in trial.runs if r.rate is not None and r.rate > rate and not r.held]
+    missed = [r.rate for r in trial.runs if r.rate is not None and r.rate > rate and r.constraint > 0]
     return (math.sqrt(rate * min(missed)) if missed else rate * _ABOVE_HELD), True

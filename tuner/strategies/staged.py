@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
+from tuner.objectives import DEFAULT_OBJECTIVES, rank
 from tuner.settings import Settings
 from tuner.space import SearchSpace
 from tuner.strategies.base import Search
@@ -90,6 +91,6 @@ def stages_of(space: SearchSpace) -> list[Stage]:
 def _merit(trial: Trial) -> tuple[bool, tuple[float, ...]]:
     """Order among all trials: by rank those that meet the SLO, before them those that miss it, by how far."""
     if trial.held:
-        return True, trial.rank
+        return True, rank(trial, DEFAULT_OBJECTIVES)
     goodput, constraint = outcome(trial)
     return False, (-constraint, goodput)

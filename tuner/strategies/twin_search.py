@@ -1,5 +1,6 @@
 """Search on the engine's twin: many settings are played, the most promising is measured, the twin learns from it."""
 
+from tuner.failures import failure_model
 from tuner.settings import Settings
 from tuner.strategies.base import Search
 from tuner.strategies.samplers import Tpe
@@ -19,8 +20,8 @@ class TwinSearch(Tpe):
     """Learns the device from all runs so far, plays settings on its twin, and proposes the one that promises most.
 
     The promise is the expected improvement: high where the twin says so, and where it has erred or nothing alike was
-    measured yet. It proposes nothing more when no setting is expected to gain what its runs are worth. Without a twin
-    (no run has enough steps yet) settings are drawn as by TPE.
+    measured yet. What was best in earlier studies comes first. It proposes nothing more when no setting is expected to
+    gain what its runs are worth. Without a twin (no run has enough steps yet) settings are drawn as by TPE.
     """
 
     def __init__(self, search: Search) -> None:
@@ -32,6 +33,10 @@ class TwinSearch(Tpe):
         twin = None if self._some_wait() else self._search.make_twin()
         if twin is None:
             return super().propose()
+        known = self._next_try(failure_model(self._search))
+        if known is not None:
+            self._enqueue(known)
+            return self._ask() or super().propose()
         scout = Scout(self._search, twin, self._promising)
         more = bool(self._promising)
         proposal = scout.best_of(CANDIDATES if more else FIRST_CANDIDATES, STEPS if more else FIRST_STEPS)

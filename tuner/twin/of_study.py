@@ -7,11 +7,13 @@ from pathlib import Path
 from engine.errors import UserError
 from tuner.runner import Runner
 from tuner.settings import Settings
-from tuner.twin.fit import learn_device
+from tuner.twin.fit import learn_device, measured_steps
 from tuner.twin.twin import Twin
 from workloads.records import RunRecord, write_atomic
 
 TWIN_FILE = "twin.json"
+# Plays need no more to tell settings apart, which see the same arrivals; longer ones would only take longer.
+FEW_REQUESTS = 200
 
 
 def twin_of(runner: Runner, seed: int, earlier: Sequence[Path] = ()) -> Twin | None:
@@ -28,15 +30,22 @@ def twin_of(runner: Runner, seed: int, earlier: Sequence[Path] = ()) -> Twin | N
     records = [store.load(run) for run in store.runs]
     rates = [run.rate for run in store.runs if run.rate is not None]
     load = runner.lengths.load(max(rates, default=None), seed)
-    path = store.path / TWIN_FILE
+    path, settings = store.path / TWIN_FILE, Settings.from_dict(records[0].meta["settings"])
     try:
-        write_atomic(path, learn_device(records, map(_load, earlier)).to_json())
-        return Twin(path, runner.target, runner.slo, load, Settings.from_dict(records[0].meta["settings"]))
+        others = [record for folder in earlier if (record := _load(folder)) is not None]
+        write_atomic(path, learn_device(records, others).to_json())
+        return Twin(path, runner.target, runner.slo, load, settings, most_requests=FEW_REQUESTS)
     except UserError as error:
         runner.display.say(f"no twin yet: {error}")
         return None
 
 
 @cache
-def _load(path: Path) -> RunRecord:
-    return RunRecord.load(path)
+def _load(folder: Path) -> RunRecord | None:
+    """An earlier run; None for one that is damaged or gone, which is no reason to go without the others."""
+    try:
+        record = RunRecord.load(folder)
+        measured_steps(record.iterations)
+    except (UserError, OSError, KeyError):
+        return None
+    return record

@@ -85,10 +85,6 @@ class Twin:
             self._played[asked] = self._play(settings, rate)
         return self._played[asked]
 
-    def brief(self, most_requests: int) -> "Twin":
-        """The same twin with shorter windows: less sure, and sooner done where requests come fast."""
-        return Twin(self.file, self.like, self.slo, self.load, self.settings, most_requests)
-
     def climb(self, settings: Settings, start: float | None, *, down: bool = True) -> Played | None:
         """The highest rate of the ladder that a setting holds; None when it does not fit.
 
