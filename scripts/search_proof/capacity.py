@@ -8,7 +8,7 @@ their values.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -48,6 +48,9 @@ class Pass:
 
 
 PASSES = (Pass(0.0, 100, 1.1), Pass(0.9, 400, 1.03), Pass(0.97, 1000, 1.015))
+# What studies recommended, and the best besides, are told apart by runs of their own.
+FINAL = Pass(0.0, 2000, 1.01)
+_BEST_BESIDES = 20
 ROUGH_PASSES = (Pass(0.0, 40, 1.3),)
 
 
@@ -60,8 +63,8 @@ class Truth:
         requests: that the runs behind each value measured.
     """
 
-    values: Mapping[Point, float]
-    requests: Mapping[Point, int]
+    values: dict[Point, float]
+    requests: dict[Point, int]
 
     @property
     def optimum(self) -> float:
@@ -180,13 +183,42 @@ def find_truth(pair: Pair, folder: Path, processes: int, say: Say, *, rough: boo
         return kept
     truth = search_truth(pair, processes, ROUGH_PASSES if rough else PASSES)
     say(f"{pair.name}: the best of {len(truth.values)} points holds {truth.optimum:.3g} good requests/s")
-    folder.mkdir(parents=True, exist_ok=True)
+    _write_truth(_truth_file(pair, folder, "rough-" if rough else ""), pair, truth)
+    return truth
+
+
+def settle(pair: Pair, truth: Truth, points: Iterable[Point], folder: Path, processes: int) -> Truth:
+    """The truth with the last word on some points and on the best: all of them by long runs under the same traffic.
+
+    A point that is not among them may be worth more than it seems, but none of the best of three passes is left out.
+
+    Args:
+        points: that were recommended.
+        folder: of the truth's file, which is written anew.
+    """
+    best = sorted(truth.values, key=lambda point: truth.values[point], reverse=True)[:_BEST_BESIDES]
+    chosen = [p for p in dict.fromkeys([*points, *best]) if truth.values[p] > 0 and truth.requests[p] < FINAL.requests]
+    if not chosen:
+        return truth
+    pieces = [
+        _Piece(pair.name, ((point, truth.values[point]),), FINAL.requests, FINAL.tolerance, _SEED + len(PASSES))
+        for point in chosen
+    ]
+    found: dict[Point, float] = {}
+    for piece, ((_, value),) in each(_values, pieces, processes, f"{pair.name}, last word"):
+        found[piece.points[0][0]] = value
+    settled = Truth(truth.values | found, truth.requests | dict.fromkeys(found, FINAL.requests))
+    _write_truth(_truth_file(pair, folder), pair, settled)
+    return settled
+
+
+def _write_truth(path: Path, pair: Pair, truth: Truth) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     rows = [[*point, round(value, 4), truth.requests[point]] for point, value in truth.values.items()]
     lines = ",\n".join(json.dumps(row) for row in rows)
     names = json.dumps([*pair.levels, "good requests per second", "requests per run"])
     head = f'{{"made_for": "{fingerprint(pair)}", "columns": {names}, "points": ['
-    write_atomic(_truth_file(pair, folder, "rough-" if rough else ""), f"{head}\n{lines}\n]}}\n")
-    return truth
+    write_atomic(path, f"{head}\n{lines}\n]}}\n")
 
 
 def _truth_file(pair: Pair, folder: Path, kind: str = "") -> Path:
