@@ -11,8 +11,10 @@ from scripts.search_proof.trajectory import can_be_timed, regrets
 SUBJECT = "twin"
 SMALL_REGRET = 0.02
 MOST_TIME = 0.05
-# Shares of the grid's time at which the regret is looked at, even on a logarithmic scale, and the one that counts.
-SHARES = tuple(sorted({MOST_TIME, *(SEARCHED_SHARE * 10 ** (-i / 24) for i in range(37))}))
+# Looked at besides, since few have the time for a twentieth of a grid.
+EARLIER = (0.01, 0.015, 0.02, 0.03)
+# Shares of the grid's time at which the regret is looked at, even on a logarithmic scale, and those that count.
+SHARES = tuple(sorted({MOST_TIME, *EARLIER, *(SEARCHED_SHARE * 10 ** (-i / 24) for i in range(37))}))
 
 Study = tuple[str, int]
 """Pair and seed."""
@@ -31,9 +33,20 @@ def at_start(played: Sequence[Played], truths: Mapping[str, Truth], start_s: flo
         | {"pairs": {name: _figures([c for (pair, _), c in by_study.items() if pair == name]) for name in truths}}
         for strategy, by_study in curves.items()
     }
-    limit = SHARES.index(MOST_TIME)
-    final = {s: {study: curve[limit] for study, curve in by_study.items()} for s, by_study in curves.items()}
-    return {"strategies": strategies, "tests": _tests(final, list(truths)) if SUBJECT in final else {}}
+
+    def tests_at(share: float) -> dict[str, Any]:
+        place = SHARES.index(share)
+        then = {s: {study: curve[place] for study, curve in by_study.items()} for s, by_study in curves.items()}
+        return _tests(then, list(truths)) if SUBJECT in then else {}
+
+    earlier = {
+        f"{share:g}": {
+            "medians": {s: figures["median"][SHARES.index(share)] for s, figures in strategies.items()},
+            "p_holm": {other: test["p_holm"] for other, test in tests_at(share).items()},
+        }
+        for share in (*EARLIER, MOST_TIME)
+    }
+    return {"strategies": strategies, "tests": tests_at(MOST_TIME), "earlier": earlier}
 
 
 def _figures(curves: Sequence[Sequence[float]]) -> dict[str, Any]:

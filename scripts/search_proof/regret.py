@@ -197,11 +197,27 @@ def to_markdown(result: Mapping[str, Any]) -> str:
                 ],
             ),
             "",
+            "Median regret by the share of the grid's time that was spent, and in brackets p (Holm) of the same test:",
+            "",
+            *_earlier_table(found["earlier"]),
+            "",
         ]
     lines += ["### What the strategies cost to run", "", *_effort_table(result["strategies"]), ""]
     lines += [f"![Median regret against time, per pair]({result['charts']}/{PAIRS_CHART})", ""]
     lines += [f"![Median and worst regret against time, over all pairs]({result['charts']}/{STARTS_CHART})", ""]
     return "\n".join(lines)
+
+
+def _earlier_table(earlier: Mapping[str, Any]) -> list[str]:
+    strategies = next(iter(earlier.values()))["medians"]
+    rows = []
+    for strategy in strategies:
+        cells = []
+        for then in earlier.values():
+            p = then["p_holm"].get(strategy)
+            cells.append(percent(then["medians"][strategy]) + (f" ({p_value(p)})" if p is not None else ""))
+        rows.append([strategy, *cells])
+    return table(["strategy", *(percent(float(share)) for share in earlier)], rows)
 
 
 def _pairs_table(pairs: Mapping[str, Any]) -> list[str]:

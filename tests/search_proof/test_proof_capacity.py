@@ -1,10 +1,14 @@
 """Finding what a point is worth: the highest rate held, by a bracket that is widened and then halved."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.search_proof.capacity import Truth, capacity, fingerprint, on_one_scale
+from scripts.search_proof import capacity as capacity_module
+from scripts.search_proof.capacity import FINAL, Truth, capacity, find_truth, fingerprint, on_one_scale, settle
 from scripts.search_proof.pairs import PAIRS, point_of, settings_at
 
 
@@ -47,3 +51,27 @@ def test_all_points_of_a_pair_behave_differently_and_the_default_is_one(pair) ->
 
 def test_the_fingerprints_of_all_pairs_differ() -> None:
     assert len({fingerprint(pair) for pair in PAIRS.values()}) == len(PAIRS)
+
+
+def test_the_last_word_is_asked_once_of_what_was_recommended_and_of_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = PAIRS["first-token"]
+    points = list(pair.points())
+    truth = Truth({p: float(i) for i, p in enumerate(points)}, dict.fromkeys(points, 100))
+    asked: list[Any] = []
+
+    def value_of(piece: Any) -> list[tuple[float, float]]:
+        asked.append(piece.points[0][0])
+        return [(1.0, 9000.0)]
+
+    monkeypatch.setattr(capacity_module, "_values", value_of)
+    chosen = [points[3], points[0]]
+    settled = settle(pair, truth, chosen, tmp_path, processes=1)
+    # A point that is worth nothing needs no last word.
+    assert set(asked) == {points[3], *points[-20:]}
+    assert settled.values[points[3]] == settled.optimum == 9000.0
+    assert settled.requests[points[3]] == FINAL.requests
+    assert settle(pair, settled, chosen, tmp_path, processes=1) == settled
+    assert len(asked) == 21
+    assert find_truth(pair, tmp_path, 1, print).values[points[3]] == 9000.0
