@@ -31,6 +31,7 @@ class Grid(SampledStrategy):
     by a sampler that is fixed to it.
     """
 
+    needs_every_parameter = True
     warm_starts = False
 
     def __init__(self, search: Search) -> None:
@@ -64,9 +65,6 @@ class Grid(SampledStrategy):
                 return settings
         self._search.say(f"all {len(self._points)} points of the grid are measured")
         return None
-
-    def _space_for(self, space: SearchSpace) -> SearchSpace:
-        return FlatSpace(space.dimensions, space.fixed)
 
     def _make_sampler(self, seed: int) -> "optuna.samplers.BaseSampler":
         import optuna

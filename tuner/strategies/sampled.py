@@ -5,6 +5,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from tuner.failures import RISKY, FailureModel, failure_model, unmeasured_failure
+from tuner.flat_space import FlatSpace
 from tuner.objectives import told_values
 from tuner.settings import Settings
 from tuner.space import SearchSpace
@@ -34,10 +35,12 @@ class SampledStrategy(Strategy):
     failing, without a trial.
 
     Attributes:
+        needs_every_parameter: its sampler cannot draw conditional parameters, and is asked in a space without any.
         avoids_failures: it passes settings over that are likely to fail.
         has_generations: they consist of what the sampler drew itself, so it is not told what failed in earlier studies.
     """
 
+    needs_every_parameter: ClassVar[bool] = False
     avoids_failures: ClassVar[bool] = True
     has_generations: ClassVar[bool] = False
 
@@ -88,7 +91,7 @@ class SampledStrategy(Strategy):
 
     def _space_for(self, space: SearchSpace) -> SearchSpace:
         """The space in the form in which the sampler is asked."""
-        return space
+        return FlatSpace(space.dimensions, space.fixed) if self.needs_every_parameter else space
 
     def _draw_new(self) -> Settings | None:
         """Settings that are not known and not likely to fail; None when many draws in a row were known."""

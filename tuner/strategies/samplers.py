@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from tuner.flat_space import FlatSpace
-from tuner.space import SearchSpace
 from tuner.strategies.sampled import SampledStrategy
 
 if TYPE_CHECKING:
@@ -32,8 +30,7 @@ class Gp(SampledStrategy):
     A proposal takes a second or two of a core.
     """
 
-    def _space_for(self, space: SearchSpace) -> SearchSpace:
-        return FlatSpace(space.dimensions, space.fixed)
+    needs_every_parameter = True
 
     def _make_sampler(self, seed: int) -> "optuna.samplers.BaseSampler":
         import optuna
@@ -46,10 +43,8 @@ class Gp(SampledStrategy):
 class Nsga2(SampledStrategy):
     """Generations of settings that are crossed and mutated, spread along the front (Deb et al., IEEE TEC 2002)."""
 
+    needs_every_parameter = True
     has_generations = True
-
-    def _space_for(self, space: SearchSpace) -> SearchSpace:
-        return FlatSpace(space.dimensions, space.fixed)
 
     def _make_sampler(self, seed: int) -> "optuna.samplers.BaseSampler":
         import optuna
@@ -60,11 +55,9 @@ class Nsga2(SampledStrategy):
 class Qmc(SampledStrategy):
     """A scrambled Sobol sequence: fills the space evenly, whatever was measured."""
 
+    needs_every_parameter = True
     warm_starts = False
     avoids_failures = False
-
-    def _space_for(self, space: SearchSpace) -> SearchSpace:
-        return FlatSpace(space.dimensions, space.fixed)
 
     def _make_sampler(self, seed: int) -> "optuna.samplers.BaseSampler":
         import optuna

@@ -30,13 +30,10 @@ class TwinSearch(Tpe):
         self._played = 0
 
     def propose(self) -> Settings | None:
-        twin = None if self._some_wait() else self._search.make_twin()
+        has_next = self._some_wait() or self._next_try(failure_model(self._search)) is not None
+        twin = None if has_next else self._search.make_twin()
         if twin is None:
             return super().propose()
-        known = self._next_try(failure_model(self._search))
-        if known is not None:
-            self._enqueue(known)
-            return self._ask() or super().propose()
         scout = Scout(self._search, twin, self._promising)
         more = bool(self._promising)
         proposal = scout.best_of(CANDIDATES if more else FIRST_CANDIDATES, STEPS if more else FIRST_STEPS)
