@@ -222,6 +222,11 @@ def _trials(folder: StudyFolder) -> Section:
     charts = (trial_chart(trials), importance_chart(folder.study["importance"] or {}))
     without_goodput = sum(not is_known(trial.get("goodput")) for trial in trials)
     lines = ["Best first. Rate held is the highest rate at which the SLO was met, by point estimate."]
+    if _expected_rates(trials):
+        lines.append(
+            "All runs saw the same few requests, which are kinder to some settings than to others. Rate expected is "
+            "what a setting should hold under much more traffic, by its runs and the twin; it decides which is best."
+        )
     if without_goodput:
         lines.append(f"{count(without_goodput)} trials gave no goodput and have no point in the chart.")
     if not folder.study["importance"]:
@@ -244,11 +249,13 @@ def _trial_table(folder: StudyFolder) -> Table:
     varied = [name for name in names if len({repr(trial["settings"].get(name)) for trial in trials}) > 1]
     shown = short_names([trial["settings"] for trial in trials])
     fixed = [assignment(name, trials[0]["settings"].get(name)) for name in shown if name not in varied]
+    expected = ("Rate expected",) if _expected_rates(trials) else ()
     rows = tuple(
         (
             f"{trial['number']}{' (baseline)' if trial.get('kind') == 'baseline' else ''}",
             trial_mark(trial["state"]),
             request_rate(trial.get("rate")),
+            *(request_rate(trial.get("expected")) for _ in expected),
             request_rate(trial.get("goodput")),
             *(objective.write((trial.get("values") or {}).get(objective.name)) for objective in others),
             *(setting_text(name, trial["settings"].get(name)) for name in varied),
@@ -257,17 +264,21 @@ def _trial_table(folder: StudyFolder) -> Table:
         for trial in trials
     )
     return Table(
-        headers=("Trial", "Verdict", "Rate held", "Goodput", *(o.header for o in others), *varied, "Reason"),
+        headers=("Trial", "Verdict", "Rate held", *expected, "Goodput", *(o.header for o in others), *varied, "Reason"),
         rows=rows,
-        numeric=frozenset(range(2, 4 + len(others) + len(varied))),
+        numeric=frozenset(range(2, 4 + len(expected) + len(others) + len(varied))),
         highlight=frozenset(i for i, trial in enumerate(trials) if trial["number"] == best),
         caption=f"The same in every trial: {', '.join(fixed)}; all others at their defaults." if fixed else "",
     )
 
 
+def _expected_rates(trials: Sequence[Mapping[str, Any]]) -> bool:
+    return any(is_known(trial.get("expected")) for trial in trials)
+
+
 def _rank(trial: Mapping[str, Any], main: ShownObjective) -> tuple[int, float, int]:
     order = {"complete": 0, "behind": 1, "infeasible": 2, "failed": 3}
-    value = (trial.get("values") or {}).get(main.name, trial.get("goodput"))
+    value = trial.get("expected") or (trial.get("values") or {}).get(main.name, trial.get("goodput"))
     if value is None:
         return order.get(trial["state"], 4), 0.0 if main.larger_is_better else math.inf, trial["number"]
     return order.get(trial["state"], 4), -value if main.larger_is_better else value, trial["number"]

@@ -1,5 +1,6 @@
 """Winner and default measured again, in turn, on fresh seeds: what the search found is noisy until this has spoken."""
 
+import math
 from typing import Any
 
 from tuner.claim import Ceiling, Side, compare, make_side
@@ -69,12 +70,11 @@ class Confirmation:
         if best is None:
             return unmeasured("skipped", f"No setting that was tried meets {self._runner.slo}.")
         assert best.decisive is not None
-        rate = best.decisive.rate
         if best is baseline:
-            return self._confirm_default(baseline, rate)
+            return self._confirm_default(baseline, self._own_rate(baseline))
         self._runner.display.say("measuring the winner and the default again, in turn, on fresh seeds")
-        own_rate = baseline.decisive.rate if baseline.held and baseline.decisive else None
-        rate = self._with_margin(rate, own_rate)
+        own_rate = self._own_rate(baseline) if baseline.held else None
+        rate = self._with_margin(best.fair_rate, own_rate)
         while True:
             winner, default = self._measure_in_turn(best.settings, baseline.settings, rate)
             if winner is None or default is None:
@@ -94,8 +94,8 @@ class Confirmation:
         if winner.meets and not default.meets and own_rate is not None and rate is not None and own_rate < rate:
             # The default cannot hold the winner's rate: compare with what it delivers at its own.
             proven = default.verdict["state"] == "infeasible"
-            missed = [r.rate for r in baseline.runs if r.constraint > 0 and r.rate is not None and r.rate > own_rate]
-            ceiling = Ceiling(min([*missed, rate]), proven)
+            fair = [r.rate * math.exp(-baseline.luck) for r in baseline.runs if r.constraint > 0 and r.rate is not None]
+            ceiling = Ceiling(min([*(missed for missed in fair if missed > own_rate), rate]), proven)
             # Without time for that the search's own run stands in: the best of several, so it flatters the default.
             assert baseline.decisive is not None
             own = self._hold(baseline.settings, own_rate) or self._side(baseline.settings, [baseline.decisive])
@@ -107,6 +107,15 @@ class Confirmation:
         self._runner.display.say(claim["text"])
         return claim
 
+    def _own_rate(self, baseline: Trial) -> float | None:
+        """Where the default is measured: at the rate it held, or as far below the limit expected of it as the winner.
+
+        At equal distance from both limits the gain is neither flattered nor belittled.
+        """
+        if self._may_step_down and baseline.expected is not None:
+            return readable(baseline.expected / LEAD)
+        return None if baseline.decisive is None else baseline.decisive.rate
+
     def _with_margin(self, rate: float | None, own_rate: float | None) -> float | None:
         """A little below the highest rate that a search found, which one lucky run has held; never below the default's.
 
@@ -115,7 +124,7 @@ class Confirmation:
         if rate is None or not self._may_step_down:
             return rate
         lower = readable(rate / LEAD)
-        return rate if own_rate is not None and lower <= own_rate * SAME_RATE else lower
+        return readable(rate) if own_rate is not None and lower <= own_rate * SAME_RATE else lower
 
     def _step_below(self, rate: float | None, own_rate: float | None) -> float | None:
         """The next lower rate to confirm at; None where the winner would lead the default no more."""

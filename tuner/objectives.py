@@ -145,11 +145,11 @@ def require_one_load(objectives: Sequence[Objective], rate: float | None, spec: 
 
 
 def rank(trial: "Trial", objectives: Sequence[Objective]) -> tuple[float, ...]:
-    """Order of merit among settings that hold a load: by the rate that they hold, then by each objective in turn."""
+    """Order of merit among settings that hold a load: by the rate they hold in fair traffic, then by each objective."""
     run = trial.decisive
     assert run is not None
     values = (objective.at_offered_rate(run.meta["summary"], run.rate) for objective in objectives)
-    return (run.rate or 0.0, *(o.merit(value) for o, value in zip(objectives, values, strict=True)))
+    return (trial.fair_rate or 0.0, *(o.merit(value) for o, value in zip(objectives, values, strict=True)))
 
 
 def best_text(trial: "Trial", objective: Objective) -> str:

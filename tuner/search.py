@@ -173,13 +173,14 @@ class Tuner:
             searches_rate=self._searches_rate,
             objectives=self.options.objectives,
             prior=self.options.prior,
+            luck={trial.settings: trial.luck for trial in self.trials if trial.luck},
         )
         strategy = strategy_named(self.options.strategy)(search)
         while self._may_start_trial():
             settings = strategy.propose()
             if settings is None:
                 break
-            trial = self._begin("search", settings, search.predicted.get(settings))
+            trial = self._begin("search", settings, search.predicted.get(settings), search.luck.get(settings, 0.0))
             self._measure(trial, self._rate_strategy(trial), keep_s=self._confirmation_s())
             strategy.learn(trial)
         return study
@@ -208,9 +209,8 @@ class Tuner:
         if not self._searches_rate:
             return FixedRate(self.options.rate)
         predicted = None if trial.predicted is None else trial.predicted[0]
-        if self.best is not None and self.best.decisive is not None:
-            assert self.best.decisive.rate is not None
-            return RateRace.against(self.best.decisive.rate, predicted)
+        if self.best is not None and self.best.fair_rate is not None:
+            return RateRace.against(trial.under_own_traffic(self.best.fair_rate), predicted)
         # Nothing has held any rate yet: try the lowest that was missed.
         lowest = min((r.rate for t in self.trials for r in t.runs if r.rate is not None), default=1.0)
         return RateRace(predicted or lowest, best=lowest / LEAD)
@@ -229,9 +229,9 @@ class Tuner:
         runs = EXPECTED_RUNS + self.front.expected_runs(self.trials)
         return runs * self.runner.estimate_s(self._best_rate)
 
-    def _begin(self, kind: str, settings: Settings, predicted: Predicted | None = None) -> Trial:
+    def _begin(self, kind: str, settings: Settings, predicted: Predicted | None = None, luck: float = 0.0) -> Trial:
         number = max((t.number for t in self.trials), default=-1) + 1
-        trial = Trial(number, kind, settings, predicted=predicted)
+        trial = Trial(number, kind, settings, predicted=predicted, luck=luck)
         self.trials.append(trial)
         self._save()
         return trial

@@ -1,5 +1,6 @@
 """One setting in a study, and what its runs said of it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,10 @@ class Trial:
         error: why it failed; None while it has not.
         error_type: name of the exception behind that; None where there was none.
         predicted: what was expected of it before.
+        luck: logarithm of the rate that it holds under the study's traffic over the one that it would hold under much
+            other traffic, as a twin says; 0 where none has told.
+        expected: the rate that it would hold under much other traffic, by the twin with its errors put right; None
+            where none has told.
     """
 
     number: int
@@ -30,6 +35,8 @@ class Trial:
     runs: list[Run] = field(default_factory=list)
     elapsed_s: float = 0.0
     predicted: Predicted | None = None
+    luck: float = 0.0
+    expected: float | None = None
 
     @property
     def decisive(self) -> Run | None:
@@ -46,6 +53,23 @@ class Trial:
     def held(self) -> bool:
         """It held the SLO at some rate and failed at none: one that crashes at a peak cannot be relied on below it."""
         return self.error_type is None and self.decisive is not None and self.decisive.held
+
+    @property
+    def fair_rate(self) -> float | None:
+        """What settings are compared by: the rate held, freed of the luck of its traffic and of the run.
+
+        All runs of a study see the same few requests, which are kinder to some settings than to others. A twin's error
+        is alike under any traffic, so the difference between two of its own predictions tells (a control variate: Law,
+        "Simulation Modeling and Analysis", chapter 11). None without a run, and in a closed loop.
+        """
+        rate = None if self.decisive is None else self.decisive.rate
+        if rate is None or not self.held:
+            return rate
+        return self.expected or rate * math.exp(-self.luck)
+
+    def under_own_traffic(self, fair_rate: float) -> float:
+        """What a fair rate comes to under the study's traffic, which is as kind to this setting as `luck` says."""
+        return fair_rate * math.exp(self.luck)
 
     def fail(self, error: str, error_type: str) -> None:
         """Note that the setting does not fit or broke off."""
@@ -64,6 +88,8 @@ class Trial:
             runs=[runs[r["path"]] for r in stored["runs"] if r["path"] in runs],
             elapsed_s=stored["elapsed_s"],
             predicted=tuple(stored["predicted"]) if stored.get("predicted") else None,
+            luck=stored.get("luck", 0.0),
+            expected=stored.get("expected"),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,6 +108,8 @@ class Trial:
             "runs": [r.to_dict() for r in self.runs],
             "elapsed_s": self.elapsed_s,
             "predicted": self.predicted,
+            "luck": self.luck,
+            "expected": self.expected,
         }
 
 

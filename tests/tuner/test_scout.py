@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import optuna
 import pytest
 
+from tuner.objectives import DEFAULT_OBJECTIVES, rank
 from tuner.settings import Settings
 from tuner.space import Range, SearchSpace
 from tuner.store import Run
 from tuner.strategies.base import Search
 from tuner.strategies.scout import Proposal, Scout
+from tuner.targets.bundled import Load
 from tuner.trial import Trial
 from tuner.twin.twin import RUNG, Played, Twin
 
@@ -30,11 +32,16 @@ def peak_at_64_seats(settings: Settings) -> float:
 
 @dataclass
 class MadeUpTwin:
-    """Holds every rate up to what a formula says."""
+    """Holds every rate up to what a formula says, under other traffic than the study's what another says."""
 
     limit: Limit
+    elsewhere: Limit | None = None
     steps: int = 0
     asked: list[Settings] = field(default_factory=list)
+    load: Load = field(default_factory=lambda: Load(5.0, 0, 1.0, 10.0, 10.0))
+
+    def under(self, seed: int, requests: int) -> "MadeUpTwin":
+        return replace(self, limit=self.elsewhere or self.limit, load=replace(self.load, seed=seed))
 
     def play(self, settings: Settings, rate: float | None) -> Played:
         raise AssertionError("rates are searched here")
@@ -180,3 +187,28 @@ def test_a_proposal_ends_when_its_steps_are_played() -> None:
     looking = Scout(Search(study, SPACE, 0, known, lambda: 0.0, lambda text: None), cast(Twin, twin))
     looking.best_of(120, steps=1000)
     assert looking.num_played == 10
+
+
+def kind_to_many_seats(settings: Settings) -> float:
+    """The few requests of the study's runs are kind to many seats, and unkind to 64."""
+    kindness = 1.3 if settings.max_num_seqs > 100 else 0.9 if settings.max_num_seqs >= 40 else 1.0
+    return kindness * peak_at_64_seats(settings)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_settings_that_only_the_studys_own_traffic_is_kind_to_are_not_proposed(seed: int) -> None:
+    twin = MadeUpTwin(kind_to_many_seats, elsewhere=peak_at_64_seats)
+    proposal = scout(twin, measured(0, DEFAULT, kind_to_many_seats), seed=seed)
+    assert proposal is not None
+    assert peak_at_64_seats(proposal.settings) > 9.5
+    assert proposal.rate == pytest.approx(kind_to_many_seats(proposal.settings), rel=0.05), "runs see that traffic"
+
+
+def test_the_best_is_what_holds_most_under_much_traffic_not_the_luckiest() -> None:
+    lucky, good = Settings(max_num_seqs=128), Settings(max_num_seqs=64)
+    trials = [measured(i, s, kind_to_many_seats) for i, s in enumerate((DEFAULT, lucky, good))]
+    assert max(trials, key=lambda t: rank(t, DEFAULT_OBJECTIVES)).settings == lucky
+    scout(MadeUpTwin(kind_to_many_seats, elsewhere=peak_at_64_seats), *trials)
+    assert max(trials, key=lambda t: rank(t, DEFAULT_OBJECTIVES)).settings == good
+    assert trials[1].luck == pytest.approx(math.log(1.3), abs=0.04)
+    assert [t.expected for t in trials] == [pytest.approx(peak_at_64_seats(t.settings), rel=0.06) for t in trials]

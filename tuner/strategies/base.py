@@ -33,6 +33,7 @@ class Search:
         searches_rate: each setting is measured at the highest rate that it holds, not at one that was given.
         objectives: what settings are compared by, the main one first.
         predicted: by settings that were proposed, the rate and the goodput that a strategy expected of them.
+        luck: by settings, see `Trial.luck`.
         prior: what earlier studies say.
     """
 
@@ -47,6 +48,7 @@ class Search:
     searches_rate: bool = True
     objectives: Sequence[Objective] = DEFAULT_OBJECTIVES
     predicted: dict[Settings, tuple[float | None, float]] = field(default_factory=dict)
+    luck: dict[Settings, float] = field(default_factory=dict)
     prior: Prior = NO_PRIOR
 
     def known(self, settings: Settings) -> Trial | None:

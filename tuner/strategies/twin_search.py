@@ -5,6 +5,7 @@ from tuner.settings import Settings
 from tuner.strategies.base import Search
 from tuner.strategies.samplers import Tpe
 from tuner.strategies.scout import Proposal, Scout
+from tuner.trial import Trial
 
 FIRST_CANDIDATES = 120
 # Later ones, those among them that looked promising before.
@@ -28,13 +29,13 @@ class TwinSearch(Tpe):
         super().__init__(search)
         self._promising: tuple[Settings, ...] = ()
         self._played = 0
+        self._scout: Scout | None = None
 
     def propose(self) -> Settings | None:
         has_next = self._some_wait() or self._next_try(failure_model(self._search)) is not None
-        twin = None if has_next else self._search.make_twin()
-        if twin is None:
+        scout = None if has_next else self._scout or self._make_scout()
+        if scout is None:
             return super().propose()
-        scout = Scout(self._search, twin, self._promising)
         more = bool(self._promising)
         proposal = scout.best_of(CANDIDATES if more else FIRST_CANDIDATES, STEPS if more else FIRST_STEPS)
         self._promising = scout.promising
@@ -52,6 +53,16 @@ class TwinSearch(Tpe):
         if self._search.searches_rate and proposal.rate is not None:
             self._search.say(f"{self._played} settings played on the twin; it expects {_expectation(proposal)}")
         return settings
+
+    def learn(self, trial: Trial) -> None:
+        super().learn(trial)
+        # Now, since what was measured last may be the last that is.
+        self._scout = self._make_scout()
+
+    def _make_scout(self) -> Scout | None:
+        """With a twin that knows all runs so far, by which it judges them anew; None while they teach too little."""
+        twin = self._search.make_twin()
+        return None if twin is None else Scout(self._search, twin, self._promising)
 
 
 def _expectation(proposal: Proposal) -> str:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from tuner.twin.bounded import Sites, take_in
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 BIAS = 0.2
 NOISE = 0.04
 """Standard deviation of a limit that was bracketed by runs."""
-NOISE_OF_A_MISS = 0.12
-"""Of one that is only known to lie below a rate that a run missed."""
 _LIKELY_SIZE, _SIZES = 0.06, (0.02, 0.03, 0.045, 0.06, 0.09, 0.13, 0.2)
 _SPREAD_OF_SIZES = 0.7
 # Of the unit cube: settings a third of a range apart have errors of their own.
@@ -49,21 +49,21 @@ class Correction:
     Args:
         points: measured settings in the unit cube, `[measured][dimensions]`.
         errors: of each.
-        noises: standard deviation of what made each error besides, such as the luck of a run; `NOISE` when not given.
+        are_bounds: of each, whether the error is only known to lie below that, since a run missed; none by default.
     """
 
     def __init__(
-        self, points: Sequence[Sequence[float]], errors: Sequence[float], noises: Sequence[float] | None = None
+        self, points: Sequence[Sequence[float]], errors: Sequence[float], are_bounds: Sequence[bool] | None = None
     ) -> None:
         import numpy as np
 
         self._points = np.array(points, dtype=np.float64)
         self._errors = np.array(errors, dtype=np.float64)
-        self._noises = np.array([NOISE] * len(errors) if noises is None else noises, dtype=np.float64)
+        self._are_bounds = np.array([False] * len(errors) if are_bounds is None else are_bounds, dtype=bool)
         self._size = max(_SIZES, key=self._log_posterior)
         if errors:
-            self._factor = self._cholesky(self._size)
-            self._weights = self._solve(self._errors)
+            self._sites, _ = self._seen(self._size)
+            self._weights = self._sites.solve(self._sites.values)
 
     def at(self, point: Sequence[float]) -> float:
         """The expected error there."""
@@ -77,41 +77,36 @@ class Correction:
 
         both = np.array([ahead, behind], dtype=np.float64)
         difference = np.array([1.0, -1.0])
-        variance = difference @ self._covariance(both, both, self._size) @ difference
+        variance = difference @ _covariance(both, both, self._size) @ difference
         mean = 0.0
         if len(self._errors):
             towards = difference @ self._to_measured(both)
             mean = float(towards @ self._weights)
-            variance -= towards @ self._solve(towards)
+            variance -= towards @ self._sites.solve(towards)
         return Lead(mean, math.sqrt(max(0.0, float(variance))))
 
     def _to_measured(self, points: "np.ndarray") -> "np.ndarray":
-        return self._covariance(points, self._points, self._size)
+        return _covariance(points, self._points, self._size)
 
-    def _covariance(self, left: "np.ndarray", right: "np.ndarray", size: float) -> "np.ndarray":
-        import numpy as np
-
-        squares = ((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=2)
-        return BIAS**2 + size**2 * np.exp(-0.5 * squares / LENGTH**2)
-
-    def _cholesky(self, size: float) -> "np.ndarray":
-        import numpy as np
-
-        among = self._covariance(self._points, self._points, size)
-        return np.linalg.cholesky(among + np.diag(self._noises**2))
-
-    def _solve(self, target: "np.ndarray") -> "np.ndarray":
-        from scipy.linalg import cho_solve
-
-        return cho_solve((self._factor, True), target)
+    def _seen(self, size: float) -> "tuple[Sites, float]":
+        """What the measurements come to with errors of such a size, and how likely that makes the bounds."""
+        return take_in(_covariance(self._points, self._points, size), self._errors, self._are_bounds, NOISE)
 
     def _log_posterior(self, size: float) -> float:
         import numpy as np
-        from scipy.linalg import solve_triangular
 
         prior = -0.5 * (math.log(size / _LIKELY_SIZE) / _SPREAD_OF_SIZES) ** 2
         if not len(self._errors):
             return prior
-        factor = self._cholesky(size)
-        white = solve_triangular(factor, self._errors, lower=True)
-        return prior - 0.5 * float(white @ white) - float(np.log(np.diag(factor)).sum())
+        known = ~self._are_bounds
+        among = _covariance(self._points[known], self._points[known], size) + NOISE**2 * np.eye(int(known.sum()))
+        errors, (_, log_determinant) = self._errors[known], np.linalg.slogdet(among)
+        _, bounds = self._seen(size)
+        return prior + bounds - 0.5 * float(errors @ np.linalg.solve(among, errors) + log_determinant)
+
+
+def _covariance(left: "np.ndarray", right: "np.ndarray", size: float) -> "np.ndarray":
+    import numpy as np
+
+    squares = ((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=2)
+    return BIAS**2 + size**2 * np.exp(-0.5 * squares / LENGTH**2)

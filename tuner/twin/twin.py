@@ -65,8 +65,8 @@ class Twin:
     most_requests: int | None = None
     steps: int = 0
     _target: BundledTarget = field(init=False)
-    _plans: dict[float | None, WorkloadPlan] = field(default_factory=dict)
-    _played: dict[tuple[Settings, float | None], Played | None] = field(default_factory=dict)
+    _plans: dict[float | None, WorkloadPlan] = field(init=False, default_factory=dict)
+    _played: dict[tuple[Settings, float | None], Played | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         budget = self.like.engine.kv_budget
@@ -77,6 +77,11 @@ class Twin:
             device_memory_bytes=budget.total if budget else None,
         )
         self._target = BundledTarget(options, self.like.spec, self.settings)
+
+    def under(self, seed: int, requests: int) -> "Twin":
+        """The same device under other traffic, with windows of about so many requests."""
+        load = replace(self.load, seed=seed, window_s=math.inf)
+        return replace(self, load=load, most_requests=requests, steps=0)
 
     def play(self, settings: Settings, rate: float | None) -> Played | None:
         """One run; None when the settings do not fit."""
