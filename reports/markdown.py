@@ -15,8 +15,8 @@ SPARK_WIDTH = 40
 
 def to_markdown(report: Report) -> str:
     """The essential tables, the findings and the commands; what is longer stands in the HTML report."""
-    blocks = [f"## {_inline(report.headline.sentence)}", _inline(f"{report.title}. {report.subtitle}")]
-    blocks += [f"> **{_inline(notice)}**" for notice in report.headline.notices]
+    blocks = [f"## {inline(report.headline.sentence)}", inline(f"{report.title}. {report.subtitle}")]
+    blocks += [f"> **{inline(notice)}**" for notice in report.headline.notices]
     blocks += [_command(command) for command in report.commands]
     for section in report.sections:
         blocks += _section(section)
@@ -26,35 +26,36 @@ def to_markdown(report: Report) -> str:
 def _section(section: Section) -> list[str]:
     tables = [table for table in section.tables if table.essential]
     sparks = [spark for chart in section.charts if (spark := _sparkline(chart))]
-    lines = [_inline(line) for line in section.text[:MAX_LINES]] if not section.charts or tables else []
+    lines = [inline(line) for line in section.text[:MAX_LINES]] if not section.charts or tables else []
     if len(section.text) > MAX_LINES:
         lines.append(f"{len(section.text) - MAX_LINES} more lines in the HTML report.")
-    findings = [f"- **{_inline(finding.title)}.** {_inline(finding.text)}" for finding in section.findings]
-    body = [*lines, "\n".join(findings), *map(_table, tables), "\n".join(sparks), *map(_command, section.commands)]
+    findings = [f"- **{inline(finding.title)}.** {inline(finding.text)}" for finding in section.findings]
+    body = [*lines, "\n".join(findings), *map(table_text, tables), "\n".join(sparks), *map(_command, section.commands)]
     body = [block for block in body if block]
-    return [f"### {_inline(section.title)}", *body] if body else []
+    return [f"### {inline(section.title)}", *body] if body else []
 
 
-def _table(table: Table) -> str:
+def table_text(table: Table) -> str:
+    """A table, cut after `MAX_ROWS` rows."""
     align = ["---:" if i in table.numeric else "---" for i in range(len(table.headers))]
     lines = [_row(table.headers), "|" + "|".join(align) + "|"]
     for i, row in enumerate(table.rows[:MAX_ROWS]):
-        cells = [f"**{_inline(cell)}**" if i in table.highlight and cell else _inline(cell) for cell in row]
+        cells = [f"**{inline(cell)}**" if i in table.highlight and cell else inline(cell) for cell in row]
         lines.append("| " + " | ".join(cells) + " |")
     text = "\n".join(lines)
     if len(table.rows) > MAX_ROWS:
         text += f"\n\n{len(table.rows) - MAX_ROWS} more rows in the HTML report."
-    return text + (f"\n\n{_inline(table.caption)}" if table.caption else "")
+    return text + (f"\n\n{inline(table.caption)}" if table.caption else "")
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(_inline(cell) for cell in cells) + " |"
+    return "| " + " | ".join(inline(cell) for cell in cells) + " |"
 
 
 def _command(command: Command) -> str:
     longest = max((len(run) for run in re.findall("`+", command.text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{_inline(command.label)}:\n\n{fence}\n{command.text}\n{fence}"
+    return f"{inline(command.label)}:\n\n{fence}\n{command.text}\n{fence}"
 
 
 def _sparkline(chart: Chart) -> str:
@@ -64,7 +65,7 @@ def _sparkline(chart: Chart) -> str:
         return f"Goodput by trial, 0 to {number(max(goodputs))} requests/s: `{_sparks(goodputs, max(goodputs))}`"
     if isinstance(chart, TraceChart):
         blocks = _sparks(list(chart.kv_mean_percent), 100)
-        return f"{_inline(f'KV use of the {chart.label} over its steps, 0 to 100%')}: `{blocks}`"
+        return f"{inline(f'KV use of the {chart.label} over its steps, 0 to 100%')}: `{blocks}`"
     return ""
 
 
@@ -80,7 +81,8 @@ def _sparks(values: list[float], top: float) -> str:
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~#&@])|(?<!\w)_|_(?!\w)")
 
 
-def _inline(text: str) -> str:
+def inline(text: str) -> str:
+    """Text inside a line, in which nothing acts as Markdown."""
     escaped = _SPECIAL.sub(_escape, clean(text))
     # A bare address becomes a link by itself; a zero-width non-joiner inside it prevents that.
     return re.sub(r"(?i)\b(https?|www)(?=[:.])", "\\1\N{ZERO WIDTH NON-JOINER}", escaped)

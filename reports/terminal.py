@@ -20,7 +20,7 @@ from reports.view import Command, Headline, Section, Table, Tone
 from reports.waits_view import waits_section
 from workloads.records import RunRecord
 
-_STYLES: Mapping[Tone, str] = {
+STYLES: Mapping[Tone, str] = {
     Tone.GOOD: "bold green",
     Tone.NEUTRAL: "bold",
     Tone.WARN: "bold yellow",
@@ -85,10 +85,10 @@ def comparison_summary(folder: Path) -> RenderableType:
 def _screen(
     headline: Headline, commands: Sequence[Command], sections: Sequence[Section], folder: Path
 ) -> RenderableType:
-    parts: list[RenderableType] = [_text(headline.sentence, _STYLES[headline.tone])]
-    parts += [_text(f"! {notice}", "yellow") for notice in headline.notices]
+    parts: list[RenderableType] = [plain_text(headline.sentence, STYLES[headline.tone])]
+    parts += [plain_text(f"! {notice}", "yellow") for notice in headline.notices]
     for command in commands:
-        parts += [Text(), _text(f"{command.label}:", "bold"), *(_unbroken(f"  {line}") for line in command.lines)]
+        parts += [Text(), plain_text(f"{command.label}:", "bold"), *(_unbroken(f"  {line}") for line in command.lines)]
     for section in sections:
         parts += _section(section)
     return Group(*parts, Text(), _unbroken(f"Stored in {folder}"))
@@ -98,14 +98,15 @@ def _section(section: Section) -> list[RenderableType]:
     tables = [table for table in section.tables if table.essential]
     return [
         Text(),
-        _text(section.title, "bold"),
-        *(_text(line) for line in section.text),
-        *(Text.assemble("- ", _text(f"{f.title}. ", "bold"), _text(f.text)) for f in section.findings),
-        *(part for table in tables for part in (Text(), _table(table))),
+        plain_text(section.title, "bold"),
+        *(plain_text(line) for line in section.text),
+        *(Text.assemble("- ", plain_text(f"{f.title}. ", "bold"), plain_text(f.text)) for f in section.findings),
+        *(part for table in tables for part in (Text(), rich_table(table))),
     ]
 
 
-def _text(value: str, style: str = "") -> Text:
+def plain_text(value: str, style: str = "") -> Text:
+    """Text that nothing in it can style."""
     # Names come from files: neither rich's markup nor a terminal's control codes may act in them.
     return Text(clean(value), style=style)
 
@@ -115,10 +116,11 @@ def _unbroken(value: str) -> Text:
     return Text(clean(value), no_wrap=True, overflow="ignore")
 
 
-def _table(table: Table) -> RenderableType:
+def rich_table(table: Table) -> RenderableType:
+    """A table without lines beside its headers."""
     grid = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for i, header in enumerate(table.headers):
-        grid.add_column(_text(header), justify="right" if i in table.numeric else "left", overflow="fold")
+        grid.add_column(plain_text(header), justify="right" if i in table.numeric else "left", overflow="fold")
     for i, row in enumerate(table.rows):
-        grid.add_row(*map(_text, row), style="bold" if i in table.highlight else None)
+        grid.add_row(*map(plain_text, row), style="bold" if i in table.highlight else None)
     return grid

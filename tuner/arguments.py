@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from engine.build import behaves_like_cpu, find_device
 from engine.errors import UserError
+from tuner.baseline import DEFAULT_STORE
 from tuner.earlier import AUTO
 from tuner.objectives import Objective, parse_objectives
 from tuner.runner import RunLengths
@@ -41,6 +42,8 @@ class TuneArguments:
     search: Sequence[str] = field(default_factory=list)
     strategy: str = "auto"
     warm_start: Sequence[str] = field(default_factory=lambda: [AUTO])
+    baseline: str | None = None
+    store: str = DEFAULT_STORE
     objective: Sequence[str] = field(default_factory=list)
     budget: str | None = None
     trials: int | None = None

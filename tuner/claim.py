@@ -8,13 +8,13 @@ from tuner.settings import Settings
 from tuner.store import Run, StudyStore
 from workloads.metrics import Window, in_window, summarize, summarize_classes
 from workloads.pool import pool, pool_waits
+from workloads.resampling import circular_blocks
 from workloads.slo import Slo
 
 if TYPE_CHECKING:
     import numpy as np
 
 BOOTSTRAP_SAMPLES = 4000
-BLOCK_REQUESTS = 8
 SAME_WITHIN = 0.02
 
 
@@ -104,9 +104,7 @@ def _window(meta: dict[str, Any]) -> Window:
 def bootstrap_good(runs: Sequence[Sequence[bool]], rng: "np.random.Generator") -> "np.ndarray":
     """Number of good requests in resamples of each run, summed over the runs, float64 `[samples]`.
 
-    Blocks (Künsch, Annals of Statistics 17(3), 1989), since requests that are served together succeed and fail
-    together; on a circle (Politis and Romano, "A circular block-resampling procedure", 1992), since in a short run the
-    requests near its ends would be drawn too rarely and the interval come out too narrow.
+    Drawn in blocks (see `workloads.resampling`).
     """
     import numpy as np
 
@@ -117,12 +115,8 @@ def bootstrap_good(runs: Sequence[Sequence[bool]], rng: "np.random.Generator") -
         # One good and one bad request more, after Agresti and Coull (The American Statistician 52(2), 1998): without
         # them a run in which all were good would claim to know that all ever will be.
         flags = np.append(np.asarray(run, dtype=np.int64), (1, 0))
-        n = len(flags)
-        length = min(BLOCK_REQUESTS, n)
-        num_blocks = -(-n // length)
-        starts = rng.integers(0, n, size=(BOOTSTRAP_SAMPLES, num_blocks))
-        picked = flags[(starts[:, :, None] + np.arange(length)) % n]  # [samples, blocks, length]
-        totals += picked.reshape(BOOTSTRAP_SAMPLES, -1)[:, : len(run)].sum(axis=1)
+        picked = flags[circular_blocks(len(flags), BOOTSTRAP_SAMPLES, rng)]  # [samples, requests]
+        totals += picked[:, : len(run)].sum(axis=1)
     return totals
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tuner.claim import BLOCK_REQUESTS, SAME_WITHIN, Side
+from tuner.claim import SAME_WITHIN, Side
 from tuner.objectives import Objective
 from tuner.store import StudyStore
 from workloads.metrics import SAMPLES, in_window
 from workloads.records import RequestRecord
+from workloads.resampling import circular_blocks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,20 +68,11 @@ def resampled(objective: Objective, runs: Sequence[Sequence["np.ndarray"]], seed
     whole = [run for run in runs if len(run)]
     numbers = np.full(BOOTSTRAP_SAMPLES, np.nan)
     for sample in range(BOOTSTRAP_SAMPLES):
-        picked = [run[i] for run in whole for i in _circular_blocks(len(run), rng)]
+        picked = [run[i] for run in whole for i in circular_blocks(len(run), 1, rng)[0]]
         values = np.concatenate(picked) if picked else np.empty(0)
         if len(values):
             numbers[sample] = _number(objective, values)
     return numbers
-
-
-def _circular_blocks(num_requests: int, rng: "np.random.Generator") -> "np.ndarray":
-    """Indices of as many requests as there are, in blocks of neighbours on a circle, int64 `[requests]`."""
-    import numpy as np
-
-    length = min(BLOCK_REQUESTS, num_requests)
-    starts = rng.integers(0, num_requests, size=-(-num_requests // length))
-    return ((starts[:, None] + np.arange(length)) % num_requests).reshape(-1)[:num_requests]
 
 
 def _number(objective: Objective, values: "np.ndarray") -> float:

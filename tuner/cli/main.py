@@ -9,8 +9,12 @@ import typer
 
 from engine.errors import OutOfDeviceMemory, UserError
 from engine.executor.threads import wait_passively
+from tuner.baseline import DEFAULT_STORE
 from tuner.cli import commands
 from tuner.cli import options as opt
+from tuner.cli.baseline import baseline as baselines
+from tuner.cli.ci import ci
+from tuner.cli.diff import diff
 from tuner.cli.serve import serve
 from tuner.cli.twin import twin
 
@@ -88,6 +92,8 @@ def tune(
         ),
     ] = "auto",
     warm_start: opt.WarmStart = None,
+    baseline: opt.Baseline = None,
+    store: opt.Store = DEFAULT_STORE,
     budget: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
@@ -151,9 +157,10 @@ def tune(
     raise typer.Exit(run_study(opt.arguments_of(context), out=out, resume=resume, as_json=json_))
 
 
-for command in (commands.bench, commands.compare, commands.settings, commands.report, serve):
+for command in (commands.bench, commands.compare, diff, ci, commands.settings, commands.report, serve):
     app.command()(command)
 app.add_typer(twin)
+app.add_typer(baselines)
 
 
 def gather_goodput(arguments: Sequence[str]) -> list[str]:

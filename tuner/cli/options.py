@@ -111,6 +111,17 @@ WarmStart = Annotated[
         show_default="auto",
     ),
 ]
+Baseline = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--baseline",
+        metavar="NAME",
+        help="Try the settings of this baseline first; on the same device the search learns from its runs, too.",
+        rich_help_panel=_SEARCH,
+        show_default=False,
+    ),
+]
+Store = Annotated[str, typer.Option("--store", metavar="DIR", help="Folder of all baselines.")]
 OneRate = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(

@@ -13,6 +13,9 @@ from engine.errors import UserError
 from engine.kv_cache.sizing import GIB
 from reports.warm_start import warm_start_text
 from tuner.arguments import TuneArguments
+from tuner.baseline.prior import with_baseline
+from tuner.baseline.record import Baseline
+from tuner.baseline.store import open_baseline
 from tuner.budget import Budget
 from tuner.cli.output import INTERRUPTED_CODE, print_json, print_summary, this_command
 from tuner.earlier import AUTO, OFF, EarlierStudy, find_earlier
@@ -84,12 +87,16 @@ def _prepare(arguments: TuneArguments, store: StudyStore | None, out: str | None
         folder = new_folder(out, f"{datetime.date.today():%Y-%m-%d}-{spec.name}")
         require_writable(folder)
         earlier = _earlier(arguments, strategy, folder, display)
+        baseline = _baseline(arguments, strategy)
     target = BundledTarget(arguments.target_options(), spec, fixed, display.say)
     space = _space(arguments, fixed, target, display)
     strategy.require_able(space)
     if store is None:
         record = _new_record(arguments, target, slo, space, limits, lengths)
-        record["warm_start"] = gather(earlier, record, space).to_dict(folder)
+        prior = gather(earlier, record, space)
+        if baseline is not None:
+            prior = with_baseline(prior, baseline, record, space, display.say)
+        record["warm_start"] = prior.to_dict(folder)
         store = StudyStore.create(folder, record)
     budget = Budget(limits[0], store.record["elapsed_s"])
     display.time_left_s = lambda: budget.left_s
@@ -121,6 +128,18 @@ def _earlier(
             "is known; leave one of the two out"
         )
     return []
+
+
+def _baseline(arguments: TuneArguments, strategy: type[Strategy]) -> Baseline | None:
+    """The baseline that a new study begins with; None where none is asked for."""
+    if arguments.baseline is None:
+        return None
+    if not strategy.warm_starts:
+        raise UserError(
+            f"--baseline {arguments.baseline}: --strategy {arguments.strategy} goes through a sequence of its own, "
+            "whatever is known; leave one of the two out"
+        )
+    return open_baseline(Path(arguments.store), arguments.baseline)
 
 
 def _run(tuner: Tuner, *, is_new: bool, as_json: bool) -> int:
