@@ -11,6 +11,7 @@ from engine.executor.roofline import Roofline, find_card
 from engine.executor.simulated import SimulatedExecutor
 from engine.kv_cache.sizing import GIB, KVBudget
 from engine.model.resolve import ModelSource
+from engine.parallel.sharding import Shard
 
 SIMULATED_PREFIX = "sim:"
 LEARNT_SUFFIX = ".json"
@@ -76,8 +77,15 @@ def load_executor(
     """
     max_model_len = choose_max_model_len(config.model.max_model_len, source, longest_request)
     device = find_device(config.device)
+    size = config.tensor_parallel_size
     if device.startswith(SIMULATED_PREFIX):
+        if size > 1:
+            raise UserError(
+                f"tensor_parallel_size={size} is not possible with device {device!r}: a simulated device is one card"
+            )
         return _simulated(config, source, device, max_model_len)
+    if size > 1:
+        return _tensor_parallel(config, source, device, max_model_len, say)
     from engine.executor.torch_executor import TorchExecutor
 
     _refuse_what_cannot_fit(config, source, device, max_model_len)
@@ -89,6 +97,32 @@ def load_executor(
         device_memory_bytes=config.device_memory_bytes,
         max_model_len=max_model_len,
         seed=config.model.seed,
+        attention_backend=config.attention_backend,
+        enforce_eager=config.enforce_eager,
+        max_cudagraph_capture_size=config.max_cudagraph_capture_size,
+    )
+
+
+def _tensor_parallel(
+    config: EngineConfig, source: ModelSource, device: str, max_model_len: int, say: Callable[[str], None]
+) -> Executor:
+    from engine.parallel.tensor_parallel import TensorParallelExecutor, rank_devices
+
+    size = config.tensor_parallel_size
+    devices = rank_devices(device, size)
+    _refuse_what_cannot_fit(config, source, devices[0], max_model_len)
+    say(f"loading {source.name} onto {size} x {device}")
+    return TensorParallelExecutor.load(
+        source,
+        size=size,
+        device=device,
+        dtype=config.model.dtype,
+        device_memory_bytes=config.device_memory_bytes,
+        max_model_len=max_model_len,
+        seed=config.model.seed,
+        attention_backend=config.attention_backend,
+        enforce_eager=config.enforce_eager,
+        max_cudagraph_capture_size=config.max_cudagraph_capture_size,
     )
 
 
@@ -141,7 +175,7 @@ def _learnt(
         raise UserError(f"device {name!r} was learnt in {device.dtype}, and says nothing of {config.model.dtype}")
     return LearntExecutor(
         device,
-        source.arch,
+        Shard(0, device.tensor_parallel_size).arch(source.arch),
         device_name=name,
         max_model_len=max_model_len,
         device_memory_bytes=config.device_memory_bytes,
@@ -156,11 +190,12 @@ def _refuse_what_cannot_fit(config: EngineConfig, source: ModelSource, device: s
     from engine.executor.memory import default_cpu_total
 
     element = resolve_dtype(config.model.dtype, torch.device(device), source.checkpoint_dtype).itemsize
-    weights = source.arch.weight_bytes(element)
+    shard = Shard(0, config.tensor_parallel_size)
+    weights = shard.weight_bytes(source.arch, element)
     if config.device_memory_bytes is not None:
         total = config.device_memory_bytes
     elif device == "cpu":
-        total = default_cpu_total(weights, available_host_bytes())
+        total = default_cpu_total(weights, available_host_bytes() // shard.size)
     else:
         total = torch.cuda.get_device_properties(device).total_memory
     if config.cache.num_gpu_blocks_override is None:
@@ -170,5 +205,5 @@ def _refuse_what_cannot_fit(config: EngineConfig, source: ModelSource, device: s
             weights=weights,
             other=0,
             peak_activation=0,
-            bytes_per_block=config.cache.block_size * source.arch.kv_bytes_per_token(element),
+            bytes_per_block=config.cache.block_size * shard.arch(source.arch).kv_bytes_per_token(element),
         ).require(max_model_len, config.cache.block_size)

@@ -16,6 +16,7 @@ PreemptionMode = Literal["recompute", "swap", "auto"]
 PREEMPTION_MODES: tuple[PreemptionMode, ...] = get_args(PreemptionMode)
 PreemptionVictim = Literal["auto", "last", "fewest_tokens", "lowest_priority"]
 PREEMPTION_VICTIMS: tuple[PreemptionVictim, ...] = get_args(PreemptionVictim)
+MAX_CUDAGRAPH_CAPTURE_SIZE = 512
 
 
 def _require(ok: bool, what: str, value: object, right: str) -> None:
@@ -184,6 +185,13 @@ class EngineConfig:
         device: `auto`, `cpu`, `cuda`, `cuda:N`, or `sim:CARD` (simulated step times, virtual clock).
         device_memory_bytes: what counts as the device's total memory. None: the card's own; on the CPU
             a size that fits the machine.
+        tensor_parallel_size: devices that share the model; 1 for one. `device` is then `cuda` or `cpu`, and
+            `device_memory_bytes` and the swap space are each one's.
+        attention_backend: `auto` (`triton` on a CUDA device, `cpu` on a CPU, `reference` where those cannot be), or
+            one of them. Simulated devices have none.
+        enforce_eager: on a card, launch every kernel of every step, and one step at a time: neither CUDA graphs nor
+            overlap. Elsewhere it is always so.
+        max_cudagraph_capture_size: tokens of the largest step that is captured as a CUDA graph; 0 for no graphs.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -191,3 +199,13 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     device: str = "auto"
     device_memory_bytes: int | None = None
+    tensor_parallel_size: int = 1
+    attention_backend: str = "auto"
+    enforce_eager: bool = False
+    max_cudagraph_capture_size: int = MAX_CUDAGRAPH_CAPTURE_SIZE
+
+    def __post_init__(self) -> None:
+        _require_int("tensor_parallel_size", self.tensor_parallel_size, 1)
+        _require_one_of("attention_backend", self.attention_backend, ("auto", "reference", "cpu", "triton"))
+        _require_bool("enforce_eager", self.enforce_eager)
+        _require_int("max_cudagraph_capture_size", self.max_cudagraph_capture_size, 0)

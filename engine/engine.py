@@ -1,16 +1,23 @@
-"""The loop: requests in, steps, tokens out. Single-threaded; every call happens between two steps."""
+"""The loop: requests in, steps, tokens out. Single-threaded; every call happens between two steps.
+
+Where the executor overlaps steps, a call of `step` launches the next one before it waits for the tokens of the one
+under way, so that the device finds work whenever it is done. Whoever calls it sees no difference, but that requests
+which come between two calls find one step launched already.
+"""
 
 from engine.clock import Clock
 from engine.config import CacheConfig, SchedulerConfig
 from engine.errors import RequestRefused, SwapSpaceTooSmall
-from engine.executor.base import Executor, MemoryProfile, StepResult
+from engine.executor.base import Executor, MemoryProfile, OverlappingExecutor, StepResult, as_overlapping
+from engine.host_phases import HostPhases
 from engine.kv_cache.manager import KVCacheManager
 from engine.kv_cache.sizing import GIB, KVBudget
 from engine.request import Request
+from engine.scheduler.overlapped import OverlappedScheduler
 from engine.scheduler.plan import StepPlan, TokenEvent
 from engine.scheduler.preemption import PreemptionCost
-from engine.scheduler.scheduler import Scheduler
-from engine.trace import IterationRecord
+from engine.steps_under_way import StepsUnderWay, StepUnderWay
+from engine.trace import IterationRecord, Phase
 
 
 class Engine:
@@ -41,6 +48,10 @@ class Engine:
         self.num_swap_blocks = 0
         self._iteration = 0
         self._last_execute_end_ns: int | None = None
+        self._last_end_ns = 0
+        self.phases: HostPhases = getattr(executor, "phases", None) or HostPhases()
+        self._overlapping = as_overlapping(executor)
+        self._under_way = StepsUnderWay()
         self._configure(scheduler, cache)
 
     @property
@@ -49,8 +60,8 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Any request that has not ended."""
-        return self.scheduler.has_work
+        """Any request that has not ended, or a step under way."""
+        return self.scheduler.has_work or len(self._under_way) > 0
 
     @property
     def idle_until_ns(self) -> int | None:
@@ -59,7 +70,7 @@ class Engine:
         A batch that waits to grow makes such moments. Whoever brings the requests should sleep through them; a step
         that is asked for all the same does.
         """
-        return self.scheduler.idle_until_ns
+        return None if self._under_way else self.scheduler.idle_until_ns
 
     def add_request(self, request: Request) -> None:
         """Queue a request.
@@ -87,27 +98,82 @@ class Engine:
             OutOfDeviceMemory: the device's memory did not suffice. `reset` makes the engine usable again.
         """
         clock = self.clock
-        idle_until_ns = self.scheduler.idle_until_ns
+        idle_until_ns = self.idle_until_ns
         if idle_until_ns is not None:
             clock.sleep_until(idle_until_ns)
+        if self._overlapping is not None:
+            return self._step_ahead(self._overlapping)
         t_start = clock.now_ns()
-        plan = self.scheduler.schedule()
+        plan = self._plan()
         t_execute = clock.now_ns()
-        result = self.executor.execute(plan) if plan.scheduled or plan.swap_out or plan.swap_in else StepResult([])
-        t_executed = clock.now_ns()
-        self.scheduler.preemption_cost.observe(plan, t_executed - t_execute)
-        events = self.scheduler.finish_step(plan, result)
-        t_end = clock.now_ns()
-        idle_since = t_execute if self._last_execute_end_ns is None else self._last_execute_end_ns
-        self._last_execute_end_ns = t_executed
-        record = self._record(plan, result, (t_start, t_execute, t_executed, t_end), t_execute - idle_since)
+        result = self.executor.execute(plan) if plan.has_work else StepResult([])
+        return self._take_in(plan, result, t_start, t_execute)
+
+    def _step_ahead(self, executor: OverlappingExecutor) -> tuple[list[TokenEvent], IterationRecord]:
+        """Launch what can be, then take in the oldest step under way."""
+        clock, early_events = self.clock, []
+        while self._under_way.has_room:
+            t_start = clock.now_ns()
+            plan = self._plan()
+            t_execute = clock.now_ns()
+            if not plan.has_work:
+                if not self._under_way:
+                    return self._take_in(plan, StepResult([]), t_start, t_execute)
+                # Nothing to launch until the step under way is done; those who waited too long are told now.
+                early_events = self.scheduler.finish_step(plan, StepResult([]))
+                break
+            self._under_way.append(StepUnderWay(plan, executor.launch(plan), t_start, t_execute))
+            self.scheduler.advance(plan)
+        self.phases.iteration = self._iteration
+        step, result = self._under_way.wait()
+        events, record = self._take_in(step.plan, result, step.t_start, step.t_execute)
+        return early_events + events, record
+
+    def _plan(self) -> StepPlan:
+        self.phases.iteration = self._iteration + len(self._under_way)
+        with self.phases.during(Phase.SCHEDULE):
+            return self.scheduler.schedule()
+
+    def _take_in(
+        self, plan: StepPlan, result: StepResult, t_start: int, t_execute: int
+    ) -> tuple[list[TokenEvent], IterationRecord]:
+        """Take in what a step produced, and write its record.
+
+        Args:
+            t_start, t_execute: before it was planned, and before it was executed or launched.
+        """
+        t_executed = self.clock.now_ns()
+        last_ns = self._last_execute_end_ns
+        # Without overlap a step begins after the end of the one before it, so these change nothing.
+        t_begun = t_execute if last_ns is None else max(t_execute, last_ns)
+        self.scheduler.preemption_cost.observe(plan, t_executed - t_begun)
+        with self.phases.during(Phase.SCHEDULE):
+            events = self.scheduler.finish_step(plan, result)
+        t_end = self.clock.now_ns()
+        gap_ns = t_begun - last_ns if last_ns is not None and result.gap_ns is None else result.gap_ns
+        record = self._record(
+            plan,
+            result,
+            times=(max(t_start, self._last_end_ns), t_end),
+            schedule_time_ns=(t_execute - t_start) + (t_end - t_executed),
+            execute_time_ns=t_executed - t_begun,
+            gap_ns=0 if last_ns is None or gap_ns is None else gap_ns,
+        )
+        self._last_execute_end_ns, self._last_end_ns = t_executed, t_end
         self._iteration += 1
         return events, record
 
     def _record(
-        self, plan: StepPlan, result: StepResult, times: tuple[int, int, int, int], gap_ns: int
+        self,
+        plan: StepPlan,
+        result: StepResult,
+        *,
+        times: tuple[int, int],
+        schedule_time_ns: int,
+        execute_time_ns: int,
+        gap_ns: int,
     ) -> IterationRecord:
-        t_start, t_execute, t_executed, t_end = times
+        t_start, t_end = times
         work = plan.work()
         swapped_in, swapped_out = len(plan.swap_in), len(plan.swap_out)
         return IterationRecord(
@@ -132,12 +198,13 @@ class Engine:
             swapped_in_bytes=swapped_in * self._bytes_per_block,
             swapped_out_bytes=swapped_out * self._bytes_per_block,
             recomputed_tokens=plan.recomputed_tokens,
-            schedule_time_ns=(t_execute - t_start) + (t_end - t_executed),
-            execute_time_ns=t_executed - t_execute,
+            schedule_time_ns=schedule_time_ns,
+            execute_time_ns=execute_time_ns,
             device_time_ns=result.device_time_ns,
             gap_ns=gap_ns,
             wait_cause=plan.wait_cause,
             blocked_request=plan.blocked_request,
+            wasted_rows=plan.wasted_rows,
         )
 
     def reconfigure(self, *, scheduler: SchedulerConfig | None = None, cache: CacheConfig | None = None) -> None:
@@ -152,8 +219,9 @@ class Engine:
             SwapSpaceTooSmall: preemption may swap, and the swap space holds not one block.
             OutOfDeviceMemory: the device, or the host, has less than the settings ask for.
         """
-        if self.has_work:
+        if self.scheduler.has_work:
             raise RuntimeError("reconfigure needs an idle engine: finish or abort its requests first")
+        self._under_way.give_up()
         self._configure(scheduler or self.scheduler_config, cache or self.cache_config)
 
     def reset(self) -> None:
@@ -161,6 +229,7 @@ class Engine:
 
         Settings stay. After a step that raised, this is what makes the engine usable again.
         """
+        self._under_way.give_up()
         self._make_scheduler()
 
     def _configure(self, scheduler: SchedulerConfig, cache: CacheConfig) -> None:
@@ -205,7 +274,7 @@ class Engine:
         )
         self._bytes_per_block = self.executor.kv_bytes_per_block(self.cache_config.block_size)
         link_bytes_per_s = self.executor.host_link_bytes_per_s if self.num_swap_blocks else None
-        self.scheduler = Scheduler(
+        self.scheduler = OverlappedScheduler(
             self.scheduler_config,
             kv,
             self.clock,
@@ -215,6 +284,7 @@ class Engine:
         )
         self._iteration = 0
         self._last_execute_end_ns = None
+        self._last_end_ns = 0
 
 
 def kv_budget(profile: MemoryProfile, cache: CacheConfig, bytes_per_block: int) -> KVBudget:

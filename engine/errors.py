@@ -34,5 +34,9 @@ class SwapSpaceTooSmall(UserError):
     """The swap space does not hold a single block of the KV cache."""
 
 
+class RankFailed(Exception):
+    """One of the processes that share a model failed or died, and the run with it."""
+
+
 class OutOfDeviceMemory(Exception):
     """The device ran out of memory while executing. The trial failed, the process need not."""

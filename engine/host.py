@@ -1,7 +1,15 @@
-"""What the machine calls itself. Imports no torch, so that records of simulated runs can say it too."""
+"""What the machine calls itself and where it keeps things. Imports no torch, so that records of simulated runs can say it too."""
 
+import os
 import platform
 from pathlib import Path
+
+
+def cache_root() -> Path:
+    """What is made or fetched once: `$TUNE_CACHE`, else `tune` in the user's cache folder."""
+    if tune_cache := os.environ.get("TUNE_CACHE"):
+        return Path(tune_cache).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tune"
 
 
 def cpu_name() -> str:

@@ -7,6 +7,8 @@ from enum import StrEnum
 from engine.errors import UserError
 
 LARGEST_PRIORITY = 1_000_000_000
+PENDING_TOKEN = -1
+"""Stands among a request's tokens for one that a step under way will yield."""
 
 
 class RequestStatus(StrEnum):
@@ -105,13 +107,14 @@ class Request:
         arrival_ns: when it arrived, by the engine's clock; its waiting counts from here. None: when it is queued.
         attempt: how often it was turned away before, and sent again.
         sequence_number: order of arrival, set by the scheduler; breaks ties.
-        token_ids: prompt and output so far.
+        token_ids: prompt and output so far, with `PENDING_TOKEN` for what is on its way.
         num_computed_tokens: tokens whose keys and values lie in the cache.
         max_computed_tokens: the most that `num_computed_tokens` ever was; computing below it again is waste.
         block_table: ids of the blocks it holds, in order of position.
         swap_table: ids of the blocks of host memory that hold its cache while it is swapped out.
         block_hashes: hash per full block of known tokens, made as they fill.
         num_cached_tokens: tokens found in the prefix cache at the first admission.
+        replica: number of the engine that serves it, where there are several.
     """
 
     request_id: str
@@ -134,6 +137,7 @@ class Request:
     num_swaps: int = 0
     num_recomputed_tokens: int = 0
     history: list[RequestEvent] = field(default_factory=list)
+    replica: int | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
@@ -165,14 +169,13 @@ class Request:
         known = len(self.token_ids)
         return self.num_computed_tokens == known - 1 and known > len(self.prompt_token_ids)
 
-    def reason_to_end(self, token: int, eos_token_ids: Set[int]) -> FinishReason | None:
-        """Whether the output ends with its newest token, and why."""
+    def reason_to_end(self, token: int, num_output_tokens: int, eos_token_ids: Set[int]) -> FinishReason | None:
+        """Whether the output ends with `token`, its `num_output_tokens`-th, and why."""
         sampling = self.sampling
         if not sampling.ignore_eos and token in eos_token_ids:
             return FinishReason.STOP
         if sampling.stop_token_ids and token in sampling.stop_token_ids:
             return FinishReason.STOP
-        num_output_tokens = len(self.token_ids) - len(self.prompt_token_ids)
         return FinishReason.LENGTH if num_output_tokens >= sampling.max_tokens else None
 
     @property

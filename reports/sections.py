@@ -185,6 +185,7 @@ def repeat_section(record: Mapping[str, Any], commands: tuple[Command, ...]) -> 
         ("Device memory", size(device.get("memory_bytes"))),
         ("Driver", text(device.get("driver"))),
         ("Threads", text(device.get("threads"))),
+        ("Attention", text(device.get("attention_backend"))),
         ("Python", text(environment.get("python"))),
         ("torch", text(environment.get("torch") or device.get("torch"))),
         ("Platform", text(environment.get("platform"))),

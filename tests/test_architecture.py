@@ -154,7 +154,7 @@ def test_importing_scheduler_and_kv_cache_leaves_torch_unloaded() -> None:
     "command",
     [
         *("--help", "bench --help", "compare --help", "report --help", "serve --help", "settings --help"),
-        *("baseline --help", "baseline save --help", "ci --help", "diff --help"),
+        *("baseline --help", "baseline save --help", "ci --help", "diff --help", "profile --help"),
         "--version",
     ],
 )

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.build import behaves_like_cpu, find_device
+from engine.config import MAX_CUDAGRAPH_CAPTURE_SIZE
 from engine.errors import UserError
+from engine.parallel.router import DEFAULT_ROUTER
 from tuner.baseline import DEFAULT_STORE
 from tuner.earlier import AUTO
 from tuner.objectives import Objective, parse_objectives
@@ -38,6 +40,12 @@ class TuneArguments:
     dtype: str = "auto"
     max_model_len: int | None = None
     device_memory: str | None = None
+    attention_backend: str = "auto"
+    enforce_eager: bool = False
+    max_cudagraph_capture_size: int = MAX_CUDAGRAPH_CAPTURE_SIZE
+    tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
+    router: str = DEFAULT_ROUTER
     set: Sequence[str] = field(default_factory=list)
     search: Sequence[str] = field(default_factory=list)
     strategy: str = "auto"
@@ -123,7 +131,19 @@ class TuneArguments:
     def target_options(self) -> TargetOptions:
         """Model and device."""
         memory = None if self.device_memory is None else parse_bytes("--device-memory", self.device_memory)
-        return TargetOptions(self.model, self.device, self.dtype, self.max_model_len, memory)
+        return TargetOptions(
+            self.model,
+            self.device,
+            self.dtype,
+            self.max_model_len,
+            memory,
+            attention_backend=self.attention_backend,
+            enforce_eager=self.enforce_eager,
+            max_cudagraph_capture_size=self.max_cudagraph_capture_size,
+            tensor_parallel_size=self.tensor_parallel_size,
+            data_parallel_size=self.data_parallel_size,
+            router=self.router,
+        )
 
     def run_lengths(self, budget_s: float | None) -> RunLengths:
         """Lengths of a run's parts: as asked, else by the budget."""

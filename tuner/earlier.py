@@ -12,6 +12,12 @@ AUTO, OFF = "auto", "off"
 # Reading records must not delay a start that nobody asked to be warm.
 MOST_STUDIES = 50
 
+_OF_DEVICE = (
+    *("name", "kind", "memory_bytes", "threads"),
+    *("tensor_parallel_size", "data_parallel_size", "router"),  # absent where there is one device
+    *("enforce_eager", "max_cudagraph_capture_size"),  # absent where they are the default
+)
+
 Refuse = Callable[[str], None]
 """What becomes of a study that cannot be used, by how it was found; takes the reason."""
 
@@ -63,7 +69,7 @@ def why_not(earlier: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
 
     A longest request of another length does not matter: what a step takes does not depend on it.
     """
-    for part, keys in (("model", ("name", "dtype")), ("device", ("name", "kind", "memory_bytes", "threads"))):
+    for part, keys in (("model", ("name", "dtype")), ("device", _OF_DEVICE)):
         for key in keys:
             theirs, ours = (earlier[part] or {}).get(key), new[part].get(key)
             if theirs != ours:

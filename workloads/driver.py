@@ -8,6 +8,7 @@ last of them run under the same conditions as the first.
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 
 from engine.clock import VirtualClock
 from engine.errors import RequestRefused, RequestShed
@@ -216,7 +217,8 @@ class _Drive:
 
     def _step(self) -> None:
         events, iteration = self._engine.step()
-        self._iterations.append(iteration)
+        if iteration is not None:
+            self._iterations.append(iteration)
         under_way = self._under_way
         for request_id, token_ids, time_ns, finish_reason in events:
             inflight = under_way[request_id]
@@ -280,7 +282,9 @@ class _Drive:
         start_ns, end_ns = self._window.start_ns, self._window.end_ns
         window = Window(start_ns, max(start_ns, min(end_ns, now)))
         requests = sorted(self._records, key=lambda r: r.index)
-        return DriveResult(requests, self._iterations, window, stopped_early)
+        # Of several engines the steps come in the order in which they end.
+        iterations = sorted(self._iterations, key=attrgetter("t_start"))
+        return DriveResult(requests, iterations, window, stopped_early)
 
     def _progress(self, now: int) -> Progress:
         return Progress(

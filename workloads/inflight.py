@@ -108,6 +108,7 @@ class InFlight:
             chunk_times=tuple(self.chunk_times),
             chunk_tokens=tuple(self.chunk_tokens),
             history=history,
+            replica=self.request.replica,
         )
         return record if slo is None else replace(record, good=slo.is_good(record))
 

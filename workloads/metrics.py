@@ -275,9 +275,13 @@ def _distribution_ms(name: str, values_ns: Sequence[float]) -> dict[str, float |
 
 
 def _engine_figures(iterations: Sequence[IterationRecord], window: Window) -> dict[str, Any]:
-    """Counts over the window's steps, and averages over its time: a moment without a step counts as empty."""
+    """Counts over the window's steps, and averages over its time: a moment without a step counts as empty.
+
+    Of several replicas requests are added up, and shares are the mean of all.
+    """
     steps = [s for s in iterations if window.start_ns <= s.t_start < window.end_ns]
     window_ns = window.end_ns - window.start_ns
+    replicas = 1 + max((s.replica or 0 for s in iterations), default=0)
 
     def time_average(value: Callable[[IterationRecord], float]) -> float | None:
         if window_ns <= 0:
@@ -286,7 +290,7 @@ def _engine_figures(iterations: Sequence[IterationRecord], window: Window) -> di
 
     def busy_share(step: IterationRecord) -> float:
         busy_ns = step.execute_time_ns if step.device_time_ns is None else step.device_time_ns
-        return busy_ns / (step.t_end - step.t_start) if step.t_end > step.t_start else 0.0
+        return busy_ns / (step.t_end - step.t_start) / replicas if step.t_end > step.t_start else 0.0
 
     def kv_utilization(step: IterationRecord) -> float:
         return step.kv_blocks_used / step.kv_blocks_total if step.kv_blocks_total else 0.0
@@ -306,7 +310,7 @@ def _engine_figures(iterations: Sequence[IterationRecord], window: Window) -> di
         "recomputed_tokens": recomputed_tokens,
         "recomputed_share": _ratio(recomputed_tokens, prefill_tokens + decode_tokens),
         "cached_tokens": sum(s.cached_tokens for s in steps),
-        "mean_kv_utilization": time_average(kv_utilization),
+        "mean_kv_utilization": time_average(lambda s: kv_utilization(s) / replicas),
         "max_kv_utilization": max((kv_utilization(s) for s in steps), default=None),
         "mean_running": time_average(lambda s: s.running),
         "mean_waiting": time_average(lambda s: s.waiting),

@@ -30,6 +30,9 @@ TURNED_AWAY = "turned_away"
 """Kind of the event in a history that the driver adds to those of the engine: a try ended without service. Its detail
 is the option that says so."""
 
+# Columns that came later, with what is true of runs without them.
+_ABSENT_IN_EARLIER_RUNS = {"replica": None, "wasted_rows": 0}
+
 Phase = Literal["warmup", "window", "cooldown"]
 Status = Literal["ok", "refused", "shed", "queue_timeout", "timeout", "failed", "unfinished"]
 
@@ -61,6 +64,7 @@ class RequestRecord:
         history: the engine's events of this request, in all its attempts, and `turned_away` at the end of each that
             was in vain.
         good: every per-request bound of the SLO holds; None without an SLO.
+        replica: number of the engine that served it, the last one where it was sent again; None where there is one.
     """
 
     index: int
@@ -90,6 +94,7 @@ class RequestRecord:
     chunk_tokens: tuple[int, ...] = ()
     history: tuple[RequestEvent, ...] = ()
     good: bool | None = None
+    replica: int | None = None
 
 
 @dataclass(frozen=True)
@@ -243,6 +248,10 @@ def _read_table(path: Path, schema: "pa.Schema") -> "pa.Table":
         raise UserError(f"{path} is missing: the run is incomplete, copy its folder whole or run it again") from None
     except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path} is damaged: {error}") from error
+    for name in schema.names:
+        if name in _ABSENT_IN_EARLIER_RUNS and name not in table.column_names:
+            value = pa.scalar(_ABSENT_IN_EARLIER_RUNS[name], schema.field(name).type)
+            table = table.append_column(name, pa.repeat(value, table.num_rows))
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise UserError(f"{path} is damaged: it lacks the columns {', '.join(missing)}")

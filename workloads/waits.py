@@ -78,6 +78,20 @@ def wait_times(requests: Sequence[RequestRecord], iterations: Sequence[Iteration
     """
     import numpy as np
 
+    by_cause = np.zeros((len(requests), len(WAIT_CAUSES)), np.int64)
+    after_preemption = np.zeros(len(requests), np.int64)
+    for replica in dict.fromkeys(request.replica for request in requests):
+        served = [i for i, request in enumerate(requests) if request.replica == replica]
+        steps = iterations if replica is None else [step for step in iterations if step.replica == replica]
+        waits = _wait_times([requests[i] for i in served], steps)
+        by_cause[served], after_preemption[served] = waits.by_cause, waits.after_preemption
+    return Waits(by_cause, after_preemption)
+
+
+def _wait_times(requests: Sequence[RequestRecord], iterations: Sequence[IterationRecord]) -> Waits:
+    """`wait_times` of one engine."""
+    import numpy as np
+
     spans = np.array([span for i, r in enumerate(requests) for span in _spans(i, r)], np.int64).reshape(-1, 6)
     owner, begin, sent, end, is_return, first_cause = spans.T
     timeline = _Timeline([r.request_id for r in requests], iterations)

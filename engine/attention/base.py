@@ -1,7 +1,7 @@
 """What attention is told about a step, and what every backend does with it."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -77,4 +77,54 @@ class AttentionBackend(Protocol):
 
     def begin_step(self, metadata: AttentionMetadata, kv: KVTensors) -> AttentionStep:
         """Prepare a step. The step is used up before the next one begins."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepBounds:
+    """The largest step that a captured graph is replayed for.
+
+    Attributes:
+        num_tokens: rows of the batch, padding included. Every replay has exactly so many.
+        num_chunks: requests that compute more than one token; 0 for a graph of decodes alone.
+        num_pages: blocks of all requests' contexts, a block counted once for each request that reads it.
+    """
+
+    num_tokens: int
+    num_chunks: int
+    num_pages: int
+
+
+class GraphStep(AttentionStep, Protocol):
+    """A step whose `attend` launches the same work on the same memory each time, so that a CUDA graph can hold it.
+
+    `fill` says what the next replay computes. It goes between replays, on the stream that they run on.
+    """
+
+    def fits(self, metadata: AttentionMetadata) -> bool:
+        """Whether a step is within the bounds. Its rows may be fewer than the graph's."""
+        ...
+
+    def fill(self, metadata: AttentionMetadata) -> None:
+        """Set the step that `attend` computes from here on; the host does not wait for the device.
+
+        Rows behind those of `metadata` are padding: they write no keys and values, and their result is zeros.
+        Before the first `fill` all rows are padding.
+
+        Raises:
+            ValueError: the step does not fit.
+        """
+        ...
+
+
+@runtime_checkable
+class GraphAttentionBackend(AttentionBackend, Protocol):
+    """A backend whose steps can be part of a CUDA graph."""
+
+    def graph_step(self, kv: KVTensors, bounds: StepBounds) -> GraphStep:
+        """A step to capture once and to refill before every replay, valid as long as `kv` is in use.
+
+        Many graph steps may be in use beside each other, and beside steps of `begin_step`, on one stream. Made with
+        the largest `num_pages` first, they share what memory they need.
+        """
         ...

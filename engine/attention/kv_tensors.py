@@ -1,11 +1,9 @@
 """The memory that keys and values live in."""
 
 import math
+import mmap
 
-import numpy as np
 import torch
-
-_ALIGNMENT = 64
 
 
 class KVTensors:
@@ -44,8 +42,13 @@ class KVTensors:
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # numpy asks the system for pages that are zero when first touched; torch would write every one of them now.
+    # The system gives pages that are zero when first touched; torch would write every one of them now. Large pages
+    # are touched for the first time 512 times as rarely.
     num_bytes = math.prod(shape) * dtype.itemsize
-    raw = np.zeros(num_bytes + _ALIGNMENT, dtype=np.uint8)
-    start = -raw.ctypes.data % _ALIGNMENT
-    return torch.from_numpy(raw[start : start + num_bytes]).view(dtype).view(shape)
+    try:
+        raw = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{num_bytes} bytes for keys and values: {error}") from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        raw.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(raw, dtype=dtype).view(shape)

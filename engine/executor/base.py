@@ -1,7 +1,7 @@
 """The contract between the loop and whatever executes a step."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from engine.clock import Clock
 from engine.scheduler.plan import StepPlan
@@ -15,10 +15,12 @@ class StepResult:
         token_ids: one per scheduled request whose `samples` is true, in the plan's order.
         device_time_ns: from the first to the last of the step's work on the device, launch gaps between its kernels
             included; None where it cannot be told.
+        gap_ns: how long the device had nothing to do before it, since the end of the step before; None likewise.
     """
 
     token_ids: list[int]
     device_time_ns: int | None = None
+    gap_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class MemoryProfile:
     Attributes:
         total: the device's total memory.
         weights: held by the weights.
-        other: held by anything else that is not the KV cache (CUDA context, other processes).
+        other: held by anything else that is not the KV cache (CUDA context, CUDA graphs, other processes).
         peak_activation: the most that a step of the profiled size held for itself, and gave back.
     """
 
@@ -95,3 +97,38 @@ class Executor(Protocol):
     def shutdown(self) -> None:
         """Give back the device."""
         ...
+
+
+class StepHandle(Protocol):
+    """A step under way."""
+
+    def wait(self) -> StepResult:
+        """Return when its tokens are known. Called once, in the order of launches.
+
+        Raises:
+            OutOfDeviceMemory: the device's memory did not suffice.
+        """
+        ...
+
+
+class OverlappingExecutor(Executor, Protocol):
+    """An executor that can take the next step while one is under way."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether it does, on this device and with these options."""
+        ...
+
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """Begin a step with work, as `execute`, and return without its tokens.
+
+        Steps are carried out in the order of their launches, and at most one other is under way. A request's last
+        token may be `PENDING_TOKEN`: it is the one that the launch before samples for it. What the plan's requests
+        hold is read now, and may change when this returns.
+        """
+        ...
+
+
+def as_overlapping(executor: Executor) -> OverlappingExecutor | None:
+    """The executor, if it overlaps steps."""
+    return cast(OverlappingExecutor, executor) if getattr(executor, "overlaps", False) else None

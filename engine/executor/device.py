@@ -2,10 +2,11 @@
 
 import gc
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+import numpy as np
 import psutil
 import torch
 
@@ -55,12 +56,29 @@ def resolve_dtype(name: str, device: torch.device, checkpoint: CheckpointDtype) 
     return _DTYPES[name]
 
 
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Make a card the current one, which is where Triton launches and events are recorded."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def describe_device(device: torch.device) -> str:
     """The device's name for people."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
     return f"CPU ({cpu_name()}, {threads} thread{'s' if threads > 1 else ''})"
+
+
+def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
+    """Arrays of one type to a device, in one copy that the host does not wait for.
+
+    Pinned memory comes from torch's pool, which hands it out again only when the copy from it is done.
+    """
+    lengths = [len(array) for array in arrays]
+    dtype = torch.from_numpy(arrays[0][:0]).dtype
+    flat = torch.empty(sum(lengths), dtype=dtype, pin_memory=device.type == "cuda")
+    np.concatenate(arrays, out=flat.numpy())
+    return list(flat.to(device, non_blocking=True).split(lengths))
 
 
 def available_host_bytes() -> int:

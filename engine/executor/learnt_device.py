@@ -49,6 +49,7 @@ class LearntDevice:
         link_bytes_per_s: measured speed of the host's link; None where no run had swap space.
         memory, times: see there.
         runs: how many runs it was learnt from.
+        tensor_parallel_size: devices that shared the model; memory is each one's.
     """
 
     name: str
@@ -60,6 +61,7 @@ class LearntDevice:
     memory: MemoryModel
     times: StepTimes
     runs: int
+    tensor_parallel_size: int = 1
 
     def to_json(self) -> str:
         """The content of its file."""
@@ -75,6 +77,7 @@ class LearntDevice:
             "memory": asdict(self.memory),
             "times": self.times.to_dict(),
             "runs": self.runs,
+            "tensor_parallel_size": self.tensor_parallel_size,
         }
         return json.dumps(content, indent=1) + "\n"
 
@@ -114,6 +117,7 @@ class LearntDevice:
                 memory=MemoryModel(**values["memory"]),
                 times=StepTimes.from_dict(values["times"]),
                 runs=int(values["runs"]),
+                tensor_parallel_size=int(values.get("tensor_parallel_size", 1)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"device 'sim:{where}' is damaged ({error!r}): fit it again") from None

@@ -75,6 +75,17 @@ def cuda_total_and_other(device: torch.device) -> tuple[int, int]:
     return total, max(total - free - torch.cuda.memory_reserved(device), 0)
 
 
+def cuda_used_by(action: Callable[[], object], device: torch.device) -> int:
+    """Memory of the card that an action takes for good, in torch's allocator or outside of it."""
+    free = []
+    for do in (lambda: None, action):
+        do()
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        free.append(torch.cuda.mem_get_info(device)[0])
+    return max(0, free[0] - free[1])
+
+
 def default_cpu_total(weights_bytes: int, available_bytes: int) -> int:
     """What counts as the CPU's total memory unless the user says: room for a small server, within this machine.
 

@@ -2,13 +2,17 @@
 
 A draw depends on the request's seed and on how many tokens it has produced, and on nothing else: the same seed
 gives the same tokens whatever its neighbours in the batch, its chunks or its preemptions.
+
+On a card the host waits for nothing here: what it sends is pinned, and nothing it does depends on a tensor's content.
 """
 
 import hashlib
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
+from engine.executor.device import send
 from engine.request import Request, SamplingParams
 
 # vLLM takes a lower temperature for greedy: dividing by it would only overflow.
@@ -29,16 +33,23 @@ class Sampler:
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
-    def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[int]:
-        """One token per row.
+    def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
+        """One token per row, int64 `[rows]`, on the device of the logits.
 
         Args:
-            logits: `[rows, vocab]`.
+            logits: `[rows, vocab]`; no rows where another rank of the model samples.
             requests: whose rows they are.
         """
-        if not requests:
-            return []
-        tokens = logits.argmax(dim=-1)
+        if not len(logits):
+            return torch.empty(0, dtype=torch.int64, device=logits.device)
+        return self.draw(logits, logits.argmax(dim=-1), requests)
+
+    def draws(self, requests: Sequence[Request]) -> bool:
+        """Whether any of these requests wants more than its likeliest token."""
+        return any(request.sampling.temperature >= _GREEDY_BELOW for request in requests)
+
+    def draw(self, logits: torch.Tensor, tokens: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
+        """Replace the likeliest token of each row in `tokens` `[rows]` where its request is not greedy. Returns it."""
         drawn = [row for row, request in enumerate(requests) if request.sampling.temperature >= _GREEDY_BELOW]
         # Both kinds invert a cumulative distribution, but over differently ordered tokens, so they never mix:
         # else a neighbour could change a request's choice.
@@ -48,12 +59,12 @@ class Sampler:
             for begin in range(0, len(rows), _ROWS):
                 part = rows[begin : begin + _ROWS]
                 sampling = [requests[row].sampling for row in part]
-                index = torch.tensor(part, device=logits.device)
+                index = _column(part, logits.device, np.int64)[:, 0]
                 scaled = logits.index_select(0, index).float()
                 scaled /= _column([s.temperature for s in sampling], logits.device)
-                uniform = _column([self._uniform(requests[row]) for row in part], logits.device, torch.float64)
+                uniform = _column([self._uniform(requests[row]) for row in part], logits.device, np.float64)
                 tokens[index] = draw(scaled, uniform, sampling)
-        return tokens.tolist()
+        return tokens
 
     def _uniform(self, request: Request) -> float:
         """This request's number in [0, 1) for its next token: 32 bits of a hash, a stream without a state."""
@@ -67,8 +78,8 @@ def _cuts(sampling: SamplingParams) -> bool:
     return sampling.top_k > 0 or sampling.top_p < 1
 
 
-def _column(values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.tensor(values, dtype=dtype, device=device)[:, None]
+def _column(values: Sequence[float], device: torch.device, dtype: type[np.generic] = np.float32) -> torch.Tensor:
+    return send([np.array(values, dtype=dtype)], device)[0][:, None]
 
 
 def _draw_whole(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sequence[SamplingParams]) -> torch.Tensor:
@@ -80,15 +91,17 @@ def _draw_cut(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sequence[Sa
     tokens = torch.empty(len(sampling), dtype=torch.int64, device=logits.device)
     # Equal logits, common in 16 bits, are ordered by how many are asked for; so a row's width follows from its own
     # request alone, and a neighbour cannot change its draw.
-    widths = [min(max(_NUCLEUS_GUESS, s.top_k), vocab) for s in sampling]
+    # Whether the guess was right is for the host to see, which on a card would have to wait: there all is sorted.
+    nucleus = vocab if logits.is_cuda else _NUCLEUS_GUESS
+    widths = [min(max(_NUCLEUS_GUESS, s.top_k) if s.top_k else nucleus, vocab) for s in sampling]
     left = [(width, [row for row, w in enumerate(widths) if w == width]) for width in sorted(set(widths))]
     while left:
         width, rows = left.pop()
-        index = torch.tensor(rows, device=logits.device)
+        index = _column(rows, logits.device, np.int64)[:, 0]
         part = [sampling[row] for row in rows]
         probabilities, token_ids, reaches = _truncate(logits.index_select(0, index), part, width)
         tokens[index] = token_ids.gather(1, _invert(probabilities, uniform.index_select(0, index)))[:, 0]
-        if not reaches.all():
+        if width < vocab and not all(s.top_k for s in part) and not reaches.all():
             left.append((vocab, [row for row, enough in zip(rows, reaches.tolist(), strict=True) if not enough]))
     return tokens
 
@@ -114,7 +127,7 @@ def _truncate(
         the nucleus of each row lies within them, bool `[rows]`.
     """
     vocab = logits.shape[-1]
-    top_k = _column([min(s.top_k or vocab, vocab) for s in sampling], logits.device, torch.int64)
+    top_k = _column([min(s.top_k or vocab, vocab) for s in sampling], logits.device, np.int64)
     # Rounding may take a cumulative sum to 1 before the last token, which a top-p of 1 must keep.
     top_p = _column([s.top_p if s.top_p < 1 else 2.0 for s in sampling], logits.device)
     whole_total = logits.logsumexp(dim=-1, keepdim=True)

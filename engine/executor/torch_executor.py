@@ -1,23 +1,29 @@
 """The executor that runs a model for real, in torch, on a CPU or one CUDA device."""
 
 from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
-from engine.attention.base import AttentionBackend, AttentionSpec
+from engine.attention.base import AttentionBackend, AttentionSpec, GraphAttentionBackend
 from engine.attention.kv_tensors import KVTensors
-from engine.attention.registry import make_attention
+from engine.attention.registry import choose_attention, make_attention
 from engine.clock import Clock, WallClock
+from engine.config import MAX_CUDAGRAPH_CAPTURE_SIZE
 from engine.errors import UserError
-from engine.executor.base import MemoryProfile, StepResult
+from engine.executor.base import MemoryProfile, StepHandle, StepResult
+from engine.executor.cuda_graphs import CudaRecorder, StepGraphs, graph_bytes
+from engine.executor.cuda_steps import CudaStep, DoneStep, nvtx_range
 from engine.executor.device import (
     available_host_bytes,
     describe_device,
     memory_errors_translated,
+    on_device,
     resolve_device,
     resolve_dtype,
 )
-from engine.executor.input_batch import build_input_batch
+from engine.executor.input_batch import InputBatch
 from engine.executor.memory import (
     CPU_PROFILE_LAYERS,
     PROFILE_BLOCK_SIZE,
@@ -28,11 +34,17 @@ from engine.executor.memory import (
     peak_bytes_cuda,
 )
 from engine.executor.sampler import Sampler
+from engine.executor.step_runner import StepRunner
 from engine.executor.swap_space import SwapSpace, require_host_memory, staging_bytes
+from engine.host_phases import HostPhases
 from engine.model.decoder import Decoder
 from engine.model.resolve import ModelSource
 from engine.model.weights import load_weights
+from engine.parallel.sharding import WHOLE
 from engine.scheduler.plan import ScheduledRequest, StepPlan
+
+if TYPE_CHECKING:
+    from engine.parallel.collectives import RankGroup
 
 
 class TorchExecutor:
@@ -45,8 +57,11 @@ class TorchExecutor:
         device_memory_bytes: what counts as the device's total memory; None for the card's own, or on the CPU
             for a size that fits the machine.
         seed: of the sampling of requests without a seed of their own.
-        attention_backend: a name in `ATTENTION_BACKENDS`.
+        attention_backend: a name in `ATTENTION_BACKENDS`, or `auto`.
+        enforce_eager: launch every kernel of every step, and one step at a time.
+        max_cudagraph_capture_size: tokens of the largest step that is captured as a CUDA graph; 0 for no graphs.
         clock: stamps nothing here; the engine over this executor reads it.
+        num_ranks: executors that share the host's memory, each with a part of the model; `arch` is the part's shape.
 
     Attributes:
         arch: the model's shape.
@@ -54,6 +69,9 @@ class TorchExecutor:
         vocab_size: tokens are `0 .. vocab_size - 1`.
         weights_bytes: memory that the weights take on the device.
         num_parameters: weights, a tied output layer counted once.
+        attention_backend: the name of the one in use.
+        max_cudagraph_capture_size: as given; 0 also where graphs cannot be.
+        phases: what the host is doing in a step.
 
     Example:
         >>> executor = TorchExecutor.load(resolve_model("smollm2-135m"), dtype="auto", device="cpu")
@@ -71,8 +89,11 @@ class TorchExecutor:
         max_model_len: int,
         device_memory_bytes: int | None = None,
         seed: int = 0,
-        attention_backend: str = "reference",
+        attention_backend: str = "auto",
+        enforce_eager: bool = False,
+        max_cudagraph_capture_size: int = MAX_CUDAGRAPH_CAPTURE_SIZE,
         clock: Clock | None = None,
+        num_ranks: int = 1,
     ) -> None:
         self.arch = arch = decoder.arch
         self.clock: Clock = clock or WallClock()
@@ -84,14 +105,22 @@ class TorchExecutor:
         self.weights_bytes = decoder.weights_bytes
         self.num_parameters = arch.num_parameters
         self._decoder = decoder
+        self._num_ranks = num_ranks
         self._device = device
         self._torch_dtype = dtype
-        self._sampler = Sampler(seed)
-        self._attention_name = attention_backend
+        self.phases = HostPhases()
+        self._runner = StepRunner(decoder, Sampler(seed), device, self.phases)
+        self._last_end: torch.cuda.Event | None = None
+        # Ranks wait for one another within a step, and are told of each step when it begins.
+        self.overlaps = device.type == "cuda" and not enforce_eager and num_ranks == 1
+        self.attention_backend = choose_attention(attention_backend, device, dtype)
         self._attention_spec = AttentionSpec(
             arch.num_heads, arch.num_kv_heads, arch.head_dim, arch.sliding_window, dtype, device
         )
-        self._attention = make_attention(attention_backend, self._attention_spec)
+        self._attention = make_attention(self.attention_backend, self._attention_spec)
+        can_capture = self.overlaps and isinstance(self._attention, GraphAttentionBackend)
+        self.max_cudagraph_capture_size = max_cudagraph_capture_size if can_capture else 0
+        self._graphs: StepGraphs | None = None
         self._kv: KVTensors | None = None
         self._swap: SwapSpace | None = None
         self._profiles: dict[tuple[int, int], MemoryProfile] = {}
@@ -109,8 +138,11 @@ class TorchExecutor:
         device_memory_bytes: int | None = None,
         max_model_len: int | None = None,
         seed: int = 0,
-        attention_backend: str = "reference",
+        attention_backend: str = "auto",
+        enforce_eager: bool = False,
+        max_cudagraph_capture_size: int = MAX_CUDAGRAPH_CAPTURE_SIZE,
         clock: Clock | None = None,
+        ranks: "RankGroup | None" = None,
     ) -> "TorchExecutor":
         """Load a model onto a device.
 
@@ -120,7 +152,8 @@ class TorchExecutor:
             device: `cpu`, `cuda` or `cuda:N`.
             max_model_len: longest request in tokens; None for the model's own maximum.
             seed: of random weights and of sampling.
-            device_memory_bytes, attention_backend, clock: see the class.
+            ranks: those that share the model with this one, which holds its part; None for all of it.
+            device_memory_bytes, attention_backend, enforce_eager, max_cudagraph_capture_size, clock: see the class.
 
         Raises:
             UserError: a device that is not there, a type or backend that does not exist, a length that the model
@@ -129,6 +162,7 @@ class TorchExecutor:
         """
         where = resolve_device(device)
         number_type = resolve_dtype(dtype, where, source.checkpoint_dtype)
+        attention_backend = choose_attention(attention_backend, where, number_type)
         arch = source.arch
         longest = arch.max_position_embeddings if max_model_len is None else max_model_len
         if not 2 <= longest <= arch.max_position_embeddings:
@@ -137,8 +171,12 @@ class TorchExecutor:
                 f"{arch.max_position_embeddings} tokens"
             )
         with memory_errors_translated(where, f"loading the weights of {source.name}"), torch.inference_mode():
-            weights = load_weights(source, dtype=number_type, device=where, seed=seed)
-            decoder = Decoder(arch, weights, num_positions=longest, dtype=number_type, device=where)
+            shard = WHOLE if ranks is None else ranks.shard
+            cut = partial(shard.cut, arch)
+            weights = load_weights(source, dtype=number_type, device=where, seed=seed, cut=cut)
+            decoder = Decoder(
+                shard.arch(arch), weights, num_positions=longest, dtype=number_type, device=where, ranks=ranks
+            )
         return cls(
             decoder,
             device=where,
@@ -147,7 +185,10 @@ class TorchExecutor:
             device_memory_bytes=device_memory_bytes,
             seed=seed,
             attention_backend=attention_backend,
+            enforce_eager=enforce_eager,
+            max_cudagraph_capture_size=max_cudagraph_capture_size,
             clock=clock,
+            num_ranks=shard.size,
         )
 
     @property
@@ -157,23 +198,25 @@ class TorchExecutor:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """See `Executor.execute`; needs `allocate_kv` first."""
+        return self.launch(plan).wait() if plan.has_work else StepResult([])
+
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """See `OverlappingExecutor.launch`; on the CPU the step is over when this returns."""
         num_copies = len(plan.swap_out) + len(plan.swap_in)
-        if not plan.scheduled and not num_copies:
-            return StepResult([])
         if self._kv is None or (num_copies and self._swap is None):
             raise RuntimeError("execute needs a KV cache, and swap space to swap: call allocate_kv first")
         doing = f"running a step of {plan.num_tokens} tokens for {len(plan.scheduled)} requests"
         doing += f" and {num_copies} swapped blocks" if num_copies else ""
         with memory_errors_translated(self._device, doing), torch.inference_mode():
+            batch = self._runner.lay_out(plan.scheduled, self._kv.block_size) if plan.scheduled else None
             if self._device.type != "cuda":
-                return StepResult(self._step(plan, self._kv))
-            with torch.cuda.device(self._device):
-                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                begin.record()
-                token_ids = self._step(plan, self._kv)
-                end.record()
-                end.synchronize()
-                return StepResult(token_ids, device_time_ns=int(begin.elapsed_time(end) * 1e6))
+                tokens = self._step(plan, batch, self._kv)
+                return DoneStep(StepResult([] if tokens is None else tokens.tolist()))
+            with on_device(self._device), nvtx_range(plan):
+                step = CudaStep(self._device, self._last_end, doing, self.phases)
+                step.complete(self._step(plan, batch, self._kv))
+                self._last_end = step.end
+                return step
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """See `Executor.kv_bytes_per_block`."""
@@ -189,10 +232,10 @@ class TorchExecutor:
         if size not in self._profiles:
             if self._device.type == "cuda":
                 # A large step may need the memory that the cache of the settings before it still holds.
-                self._kv = None
+                self._kv = self._graphs = None
                 torch.cuda.empty_cache()
             doing = f"measuring a step of {max_num_batched_tokens} tokens for {max_num_seqs} requests"
-            with memory_errors_translated(self._device, doing), torch.inference_mode():
+            with memory_errors_translated(self._device, doing), on_device(self._device), torch.inference_mode():
                 self._profiles[size] = self._measure(largest_step(*size, self.max_model_len))
         return self._profiles[size]
 
@@ -210,7 +253,7 @@ class TorchExecutor:
         # On the CPU both lie in the same memory, and what was never written takes none of it yet: whether both fit
         # can be told only when neither is there.
         if on_cpu or not keeps_kv:
-            self._kv = None
+            self._kv = self._graphs = None
         if on_cpu or not keeps_swap:
             self._swap = None
         if not on_cpu:
@@ -218,18 +261,21 @@ class TorchExecutor:
         if num_swap_blocks and self._swap is None:
             block_bytes = self.kv_bytes_per_block(block_size)
             kv_bytes = num_blocks * block_bytes if on_cpu else 0
-            require_host_memory(num_swap_blocks * block_bytes, kv_bytes, available_host_bytes())
+            require_host_memory(num_swap_blocks * block_bytes, kv_bytes, available_host_bytes() // self._num_ranks)
         if self._kv is None:
             with memory_errors_translated(self._device, f"allocating {num_blocks} KV blocks of {block_size} tokens"):
                 self._kv = self._make_kv(self.arch.num_layers, num_blocks, block_size)
+                self._graphs = self._make_graphs(self._attention, self._kv)
+                if self._graphs is not None:
+                    self._graphs.capture_all()
         if num_swap_blocks and self._swap is None:
             with memory_errors_translated(self._device, f"allocating {num_swap_blocks} blocks of swap space"):
                 self._swap = SwapSpace(num_swap_blocks, self._kv)
 
     def shutdown(self) -> None:
         """Drop weights, KV cache and swap space; the executor is of no more use."""
-        del self._decoder
-        self._kv = self._swap = None
+        del self._decoder, self._runner
+        self._kv = self._swap = self._graphs = None
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -237,33 +283,35 @@ class TorchExecutor:
         page_shape = self._attention.page_shape(block_size)
         return KVTensors(num_layers, num_blocks, block_size, page_shape, self._torch_dtype, self._device)
 
-    def _step(self, plan: StepPlan, kv: KVTensors) -> list[int]:
+    def _make_graphs(self, attention: AttentionBackend, kv: KVTensors) -> StepGraphs | None:
+        if not self.max_cudagraph_capture_size or not isinstance(attention, GraphAttentionBackend):
+            return None
+        return StepGraphs(
+            self._decoder,
+            attention,
+            kv,
+            max_size=self.max_cudagraph_capture_size,
+            max_model_len=self.max_model_len,
+            record=CudaRecorder(self._device),
+        )
+
+    def _step(self, plan: StepPlan, batch: InputBatch | None, kv: KVTensors) -> torch.Tensor | None:
+        """The sampled tokens, on the device; None for copies alone."""
         if self._swap is not None:
             self._swap.copy_out(kv, plan.swap_out)
             self._swap.copy_in(kv, plan.swap_in)
-        return self._run(plan.scheduled, self._attention, kv) if plan.scheduled else []
-
-    def _run(
-        self,
-        scheduled: Sequence[ScheduledRequest],
-        attention: AttentionBackend,
-        kv: KVTensors,
-        num_layers: int | None = None,
-    ) -> list[int]:
-        batch = build_input_batch(scheduled, kv.block_size, self._device)
-        step = attention.begin_step(batch.attention, kv)
-        logits = self._decoder.forward(batch.token_ids, batch.positions, step, batch.sample_rows, num_layers)
-        return self._sampler.sample(logits, batch.sampled)
+        return None if batch is None else self._runner.run(batch, self._attention, kv, graphs=self._graphs)
 
     def _measure(self, scheduled: Sequence[ScheduledRequest]) -> MemoryProfile:
         # A backend of its own, so that the workspace that the backend in use may have grown already counts too.
-        attention = make_attention(self._attention_name, self._attention_spec)
+        attention = make_attention(self.attention_backend, self._attention_spec)
         on_cpu = self._device.type == "cpu"
         num_layers = min(CPU_PROFILE_LAYERS, self.arch.num_layers) if on_cpu else self.arch.num_layers
         kv = self._make_kv(num_layers, 1, PROFILE_BLOCK_SIZE)
 
         def step() -> None:
-            self._run(scheduled, attention, kv, num_layers)
+            batch = self._runner.lay_out(scheduled, kv.block_size)
+            self._runner.run(batch, attention, kv, num_layers=num_layers).tolist()
 
         if on_cpu:
             assert self._device_memory_bytes is not None
@@ -272,6 +320,7 @@ class TorchExecutor:
             total, other = cuda_total_and_other(self._device)
             # Blocks are swapped before the step's tokens, which take over the memory that their staging held.
             peak = max(peak_bytes_cuda(step, self._device), staging_bytes(self._device))
+            other += graph_bytes(lambda: self._make_graphs(attention, kv), self._device)
         return MemoryProfile(
             total=self._device_memory_bytes or total, weights=self.weights_bytes, other=other, peak_activation=peak
         )

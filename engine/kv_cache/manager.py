@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 from engine.kv_cache.block_pool import BlockPool
 from engine.kv_cache.host_pool import HostPool
-from engine.request import Request
+from engine.request import PENDING_TOKEN, Request
 
 
 class KVCacheManager:
@@ -37,7 +37,7 @@ class KVCacheManager:
         if not self.enable_prefix_caching:
             return []
         blocks: list[int] = []
-        for content_hash in self._hashes(request, (request.num_tokens - 1) // self.block_size):
+        for content_hash in hash_blocks(request, (request.num_tokens - 1) // self.block_size, self.block_size):
             block = self.pool.find(content_hash)
             if block is None:
                 break
@@ -95,7 +95,9 @@ class KVCacheManager:
         request.num_computed_tokens = max(computed, len(prefix) * self.block_size)
         if self.enable_prefix_caching:
             full = computed // self.block_size
-            for block, content_hash in zip(copied, self._hashes(request, full)[len(prefix) :], strict=False):
+            for block, content_hash in zip(
+                copied, hash_blocks(request, full, self.block_size)[len(prefix) :], strict=False
+            ):
                 self.pool.remember(block, content_hash)
         pairs = list(zip(host[len(prefix) :], copied, strict=True))
         self._release_host(request)
@@ -121,11 +123,21 @@ class KVCacheManager:
             request.block_table.extend(self.pool.allocate(needed))
         if self.enable_prefix_caching:
             filled = end // self.block_size
-            if filled > computed // self.block_size:
-                hashes = self._hashes(request, filled)
+            # The content of a block whose last token is on its way is not known yet; `token_known` catches up.
+            if filled > computed // self.block_size and request.token_ids[end - 1] != PENDING_TOKEN:
+                hashes = hash_blocks(request, filled, self.block_size)
                 for index in range(computed // self.block_size, filled):
                     self.pool.remember(request.block_table[index], hashes[index])
         return True
+
+    def token_known(self, request: Request, position: int) -> None:
+        """Let the block that ends with a token be found, now that the token is known, if a step has been planned to
+        fill it."""
+        if not self.enable_prefix_caching or (position + 1) % self.block_size or not request.block_table:
+            return
+        if request.num_computed_tokens > position:
+            index = position // self.block_size
+            self.pool.remember(request.block_table[index], hash_blocks(request, index + 1, self.block_size)[index])
 
     def free(self, request: Request) -> None:
         """Take a request's blocks back, in host memory too. Blocks that were only planned to be filled can no longer
@@ -138,20 +150,21 @@ class KVCacheManager:
         if request.swap_table:
             self._release_host(request)
 
-    def _hashes(self, request: Request, count: int) -> list[bytes]:
-        """Hashes of the first `count` full blocks of known tokens; made once, kept with the request."""
-        hashes, size = request.block_hashes, self.block_size
-        if len(hashes) < count:
-            tokens = array("q", request.token_ids[len(hashes) * size : count * size])
-            content, block_bytes = tokens.tobytes(), size * tokens.itemsize
-            parent = hashes[-1] if hashes else b""
-            for start in range(0, len(content), block_bytes):
-                parent = blake2b(parent + content[start : start + block_bytes], digest_size=16).digest()
-                hashes.append(parent)
-        return hashes if len(hashes) == count else hashes[:count]
-
     def check_integrity(self, requests: Iterable[Request]) -> None:
         """Check both pools against the tables of all live requests; see `BlockPool.check_integrity`."""
         requests = list(requests)
         self.pool.check_integrity([r.block_table for r in requests])
         self.host.check_integrity([r.swap_table for r in requests])
+
+
+def hash_blocks(request: Request, count: int, block_size: int) -> list[bytes]:
+    """Hashes of the first `count` full blocks of a request's known tokens; made once, kept with the request."""
+    hashes = request.block_hashes
+    if len(hashes) < count:
+        tokens = array("q", request.token_ids[len(hashes) * block_size : count * block_size])
+        content, block_bytes = tokens.tobytes(), block_size * tokens.itemsize
+        parent = hashes[-1] if hashes else b""
+        for start in range(0, len(content), block_bytes):
+            parent = blake2b(parent + content[start : start + block_bytes], digest_size=16).digest()
+            hashes.append(parent)
+    return hashes if len(hashes) == count else hashes[:count]

@@ -6,19 +6,26 @@ rotary embedding, a sliding window (which is attention's affair).
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
 
 from engine.attention.base import AttentionStep
 from engine.model.arch import ModelArch
-from engine.model.layers import Linear, gated_silu, rms_norm, tensor_bytes
-from engine.model.rotary import RotaryTable, rotate
+from engine.model.layers import tensor_bytes
+from engine.model.operations import GatedLayer, LinearLayer, operations_for
+from engine.model.rotary import RotaryTable
+from engine.parallel.layers import RowParallel, VocabParallel
 
+if TYPE_CHECKING:
+    from engine.parallel.collectives import Collectives
+
+_GATED = "mlp.gate_up_proj"
 # Matrices that share an input are multiplied as one, in this order of rows.
 _FUSED = {
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+    _GATED: ("mlp.gate_proj", "mlp.up_proj"),
 }
 _FUSED_PART = {part: fused for fused, parts in _FUSED.items() for part in parts}
 
@@ -28,13 +35,13 @@ class _Layer:
     """One transformer layer's weights; `q_norm` and `k_norm` only where the family has them."""
 
     input_norm: torch.Tensor
-    qkv: Linear
+    qkv: LinearLayer
     q_norm: torch.Tensor | None
     k_norm: torch.Tensor | None
-    output: Linear
+    output: LinearLayer | RowParallel
     mlp_norm: torch.Tensor
-    gate_up: Linear
-    down: Linear
+    gate_up: GatedLayer
+    down: LinearLayer | RowParallel
 
 
 class Decoder:
@@ -45,6 +52,7 @@ class Decoder:
         weights: Hugging Face names and tensors, in any order, all of `parameter_shapes(arch)`; taken one at a time.
         num_positions: longest sequence, in tokens.
         dtype, device: of the weights.
+        ranks: those that share the model; `arch` and `weights` are then this rank's part. None when it has all.
 
     Attributes:
         weights_bytes: what the model holds, a second layout of a tied output layer and the rotary table included.
@@ -58,26 +66,33 @@ class Decoder:
         num_positions: int,
         dtype: torch.dtype,
         device: torch.device,
+        ranks: "Collectives | None" = None,
     ) -> None:
         self.arch = arch
         vectors: dict[str, torch.Tensor] = {}
-        linears: dict[str, Linear] = {}
+        linears: dict[str, LinearLayer] = {}
+        gated: dict[str, GatedLayer] = {}
+        self._operations = operations_for(device, dtype)
         for name, tensor in _fuse(weights):
             module, _, kind = name.rpartition(".")
             if module == "model.embed_tokens":
                 self._embedding = tensor
+            elif module.endswith(_GATED):
+                gated[module] = self._operations.gated(tensor)
             elif kind == "weight" and tensor.dim() == 2:
-                linears[module] = Linear(tensor)
+                linears[module] = self._operations.linear(tensor)
             else:
                 vectors[name] = tensor
         for module, linear in linears.items():
             linear.bias = vectors.get(f"{module}.bias")
         # A packed output layer has another layout than the embedding table, even when both are the same numbers.
-        self._lm_head = Linear(self._embedding) if arch.tie_word_embeddings else linears["lm_head"]
-        self._layers = [_layer(f"model.layers.{index}", vectors, linears) for index in range(arch.num_layers)]
+        self._lm_head = self._output_layer(linears, ranks)
+        self._layers = [
+            _layer(f"model.layers.{index}", vectors, linears, gated, ranks) for index in range(arch.num_layers)
+        ]
         self._norm = vectors["model.norm.weight"]
         self._rotary = RotaryTable(arch, num_positions, dtype, device)
-        self.weights_bytes = self._count_bytes(vectors, linears)
+        self.weights_bytes = self._count_bytes(vectors, linears, gated)
 
     def forward(
         self,
@@ -96,54 +111,71 @@ class Decoder:
             num_layers: run only so many layers (to measure their memory); None for all.
 
         Returns:
-            Logits `[samples, vocab]` in the model's type.
+            Logits `[samples, vocab]` in the model's type; `[0, vocab]` on a rank that does not sample.
         """
-        arch = self.arch
+        rms_norm, eps = self._operations.rms_norm, self.arch.rms_norm_eps
         layers = self._layers[:num_layers]
         cos_sin = self._rotary.at(positions)
         hidden = functional.embedding(token_ids, self._embedding)  # [tokens, hidden]
         for index, layer in enumerate(layers):
-            normed = rms_norm(hidden, layer.input_norm, arch.rms_norm_eps)
+            normed = rms_norm(hidden, layer.input_norm, eps)
             attended = self._attend(index, layer, normed, cos_sin, attention)
             if index == len(layers) - 1:
                 # Nothing after the last layer's attention looks at the other rows.
                 attended, hidden = attended.index_select(0, sample_rows), hidden.index_select(0, sample_rows)
             hidden = layer.output.add_to(hidden, attended)
-            gated = gated_silu(layer.gate_up(rms_norm(hidden, layer.mlp_norm, arch.rms_norm_eps)))
+            gated = layer.gate_up(rms_norm(hidden, layer.mlp_norm, eps))
             hidden = layer.down.add_to(hidden, gated)
-        return self._lm_head(rms_norm(hidden, self._norm, arch.rms_norm_eps))
+        return self._lm_head(rms_norm(hidden, self._norm, eps))
 
     def _attend(
         self, index: int, layer: _Layer, x: torch.Tensor, cos_sin: torch.Tensor, attention: AttentionStep
     ) -> torch.Tensor:
         arch = self.arch
-        heads, kv_heads, eps = arch.num_heads, arch.num_kv_heads, arch.rms_norm_eps
+        heads, kv_heads = arch.num_heads, arch.num_kv_heads
         qkv = layer.qkv(x).view(len(x), heads + 2 * kv_heads, arch.head_dim)
-        if layer.q_norm is None or layer.k_norm is None:
-            turned = rotate(qkv[:, : heads + kv_heads], cos_sin)
-            query, key = turned[:, :heads], turned[:, heads:]
-        else:
-            query = rotate(rms_norm(qkv[:, :heads], layer.q_norm, eps), cos_sin)
-            key = rotate(rms_norm(qkv[:, heads : heads + kv_heads], layer.k_norm, eps), cos_sin)
+        norms = None if layer.q_norm is None or layer.k_norm is None else (layer.q_norm, layer.k_norm)
+        query, key = self._operations.turn(qkv, cos_sin, heads, kv_heads, norms, arch.rms_norm_eps)
         return attention.attend(index, query, key, qkv[:, heads + kv_heads :])
 
-    def _count_bytes(self, vectors: Mapping[str, torch.Tensor], linears: Mapping[str, Linear]) -> int:
+    def _output_layer(self, linears: Mapping[str, LinearLayer], ranks: "Collectives | None") -> LinearLayer | VocabParallel:
+        arch, linear = self.arch, self._operations.linear
+        if ranks is None:
+            return linear(self._embedding) if arch.tie_word_embeddings else linears["lm_head"]
+        rows = ranks.shard.vocab_rows(arch.vocab_size)
+        part = linear(self._embedding[rows]) if arch.tie_word_embeddings else linears["lm_head"]
+        return VocabParallel(part, arch.vocab_size, ranks)
+
+    def _count_bytes(
+        self,
+        vectors: Mapping[str, torch.Tensor],
+        linears: Mapping[str, LinearLayer],
+        gated: Mapping[str, GatedLayer],
+    ) -> int:
         total = tensor_bytes(self._embedding) + sum(map(tensor_bytes, vectors.values()))
-        total += sum(tensor_bytes(linear.weight) for linear in linears.values()) + self._rotary.num_bytes
+        total += sum(tensor_bytes(layer.weight) for layer in (*linears.values(), *gated.values()))
+        total += self._rotary.num_bytes
         tied_copy = self.arch.tie_word_embeddings and self._lm_head.packed
         return total + (tensor_bytes(self._lm_head.weight) if tied_copy else 0)
 
 
-def _layer(prefix: str, vectors: Mapping[str, torch.Tensor], linears: Mapping[str, Linear]) -> _Layer:
+def _layer(
+    prefix: str,
+    vectors: Mapping[str, torch.Tensor],
+    linears: Mapping[str, LinearLayer],
+    gated: Mapping[str, GatedLayer],
+    ranks: "Collectives | None",
+) -> _Layer:
+    output, down = linears[f"{prefix}.self_attn.o_proj"], linears[f"{prefix}.mlp.down_proj"]
     return _Layer(
         input_norm=vectors[f"{prefix}.input_layernorm.weight"],
         qkv=linears[f"{prefix}.self_attn.qkv_proj"],
         q_norm=vectors.get(f"{prefix}.self_attn.q_norm.weight"),
         k_norm=vectors.get(f"{prefix}.self_attn.k_norm.weight"),
-        output=linears[f"{prefix}.self_attn.o_proj"],
+        output=output if ranks is None else RowParallel(output, ranks),
         mlp_norm=vectors[f"{prefix}.post_attention_layernorm.weight"],
-        gate_up=linears[f"{prefix}.mlp.gate_up_proj"],
-        down=linears[f"{prefix}.mlp.down_proj"],
+        gate_up=gated[f"{prefix}.{_GATED}"],
+        down=down if ranks is None else RowParallel(down, ranks),
     )
 
 

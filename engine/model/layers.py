@@ -40,9 +40,11 @@ class Linear:
         return functional.linear(x, self._plain_weight(), self.bias)
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """`residual + self(x)`, in one pass where the device can."""
+        """`residual + self(x)`, in one pass where the device can; `residual` may be overwritten."""
         if self._multiplies_packed(x):
             return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
+        if x.is_cuda and self.bias is None:
+            return residual.addmm_(x, self.weight.t())
         return functional.linear(x, self._plain_weight(), self.bias).add_(residual)
 
     def _multiplies_packed(self, x: torch.Tensor) -> bool:

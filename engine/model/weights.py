@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 
 from engine.errors import UserError
@@ -13,8 +14,16 @@ from engine.model.resolve import ModelSource
 _INIT_STD = 0.02
 
 
+Cut = Callable[[str], tuple[slice, ...]]
+"""Which part of a weight, by its name, is wanted: an index of the tensor; empty for all of it."""
+
+
+def _all_of_it(name: str) -> tuple[slice, ...]:
+    return ()
+
+
 def load_weights(
-    source: ModelSource, *, dtype: torch.dtype, device: torch.device | str, seed: int = 0
+    source: ModelSource, *, dtype: torch.dtype, device: torch.device | str, seed: int = 0, cut: Cut = _all_of_it
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Every weight that `parameter_shapes(source.arch)` names, in no particular order.
 
@@ -23,6 +32,8 @@ def load_weights(
         dtype: type to convert to.
         device: where the tensors are made.
         seed: of random weights. The same seed gives the same weights on the same kind of device.
+        cut: the part of each weight to load. Of safetensors files nothing else is read; other sources make the whole
+            tensor first, so that a part holds what it would hold in the whole.
 
     Yields:
         Hugging Face name and tensor, `[out, in]` for matrices. The tensor owns its memory.
@@ -30,11 +41,11 @@ def load_weights(
     Raises:
         UserError: a file that can no longer be read.
     """
-    yield from _LOADERS[source.weights](source, dtype, torch.device(device), seed)
+    yield from _LOADERS[source.weights](source, dtype, torch.device(device), seed, cut)
 
 
 def _from_safetensors(
-    source: ModelSource, dtype: torch.dtype, device: torch.device, seed: int
+    source: ModelSource, dtype: torch.dtype, device: torch.device, seed: int, cut: Cut
 ) -> Iterator[tuple[str, torch.Tensor]]:
     from safetensors import SafetensorError, safe_open
 
@@ -48,23 +59,25 @@ def _from_safetensors(
                 for name in tensors.keys():  # noqa: SIM118 (not a mapping)
                     if name in wanted:
                         # A copy, because what safetensors hands out is a window on the file.
-                        yield name, tensors.get_tensor(name).to(device=device, dtype=dtype, copy=True)
+                        part = tensors.get_slice(name)[cut(name)] if cut(name) else tensors.get_tensor(name)
+                        yield name, part.to(device=device, dtype=dtype, copy=True).contiguous()
         except (SafetensorError, OSError) as error:
             raise UserError(f"{file}: reading its weights failed ({error}); download it again") from error
 
 
 def _from_gguf(
-    source: ModelSource, dtype: torch.dtype, device: torch.device, seed: int
+    source: ModelSource, dtype: torch.dtype, device: torch.device, seed: int, cut: Cut
 ) -> Iterator[tuple[str, torch.Tensor]]:
     from engine.model.gguf_file import read_gguf
 
     assert source.path is not None
     for name, values in read_gguf(source.path, source.arch.name).weights():
-        yield name, torch.from_numpy(values).to(device=device, dtype=dtype)
+        part = np.ascontiguousarray(values[cut(name)]) if cut(name) else values
+        yield name, torch.from_numpy(part).to(device=device, dtype=dtype)
 
 
 def _random(
-    source: ModelSource, dtype: torch.dtype, device: torch.device, seed: int
+    source: ModelSource, dtype: torch.dtype, device: torch.device, seed: int, cut: Cut
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Normal weights; those that write to the residual stream are divided by `sqrt(2 layers)`.
 
@@ -76,13 +89,16 @@ def _random(
     for name, shape in parameter_shapes(source.arch).items():
         tensor = torch.empty(shape, dtype=dtype, device=device)
         if name.endswith("norm.weight"):
-            yield name, tensor.fill_(1.0)
+            tensor.fill_(1.0)
         else:
             std = residual_std if name.endswith(("o_proj.weight", "down_proj.weight")) else _INIT_STD
-            yield name, tensor.normal_(0.0, std, generator=generator)
+            tensor.normal_(0.0, std, generator=generator)
+        # A copy, so that the whole is given back.
+        yield name, tensor[cut(name)].clone() if cut(name) else tensor
 
 
-_LOADERS: dict[str, Callable[[ModelSource, torch.dtype, torch.device, int], Iterator[tuple[str, torch.Tensor]]]] = {
+_Loader = Callable[[ModelSource, torch.dtype, torch.device, int, Cut], Iterator[tuple[str, torch.Tensor]]]
+_LOADERS: dict[str, _Loader] = {
     "safetensors": _from_safetensors,
     "gguf": _from_gguf,
     "random": _random,

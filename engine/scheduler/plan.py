@@ -71,6 +71,8 @@ class StepPlan:
         recomputed_tokens: tokens of this step that had been computed before.
         num_running, num_waiting, kv_blocks_used: after scheduling.
         time_ns: when it was made.
+        is_ahead: the scheduler has gone on as if it were done.
+        wasted_rows: set when it is done, see `engine.trace.IterationRecord`.
         wait_cause, blocked_request: see `engine.trace.IterationRecord`.
     """
 
@@ -88,6 +90,13 @@ class StepPlan:
     wait_cause: WaitCause | None = None
     blocked_request: str | None = None
     time_ns: int = 0
+    is_ahead: bool = False
+    wasted_rows: int = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is anything for an executor to do."""
+        return bool(self.scheduled or self.swap_out or self.swap_in)
 
     @property
     def num_tokens(self) -> int:

@@ -57,7 +57,8 @@ class Scheduler:
         self._max_model_len = max_model_len
         self._eos_token_ids = frozenset(eos_token_ids)
         self._num_arrived = 0
-        self._step_in_flight: StepPlan | None = None
+        self._in_flight: list[StepPlan] = []
+        self._leaving: dict[str, Request] = {}  # filled by `OverlappedScheduler`: their last tokens are on their way
         # What the step before left: a queue that is not cleared at every step is a backlog.
         self._is_backlogged = False
 
@@ -111,9 +112,8 @@ class Scheduler:
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
             self._end(request, FinishReason.ABORT)
-            in_flight = self._step_in_flight
             # The executor still writes to the blocks of a step in flight; finish_step gives them back.
-            if in_flight is None or all(s.request is not request for s in in_flight.scheduled):
+            if all(share.request is not request for plan in self._in_flight for share in plan.scheduled):
                 self.kv.free(request)
         else:
             self._end_waiting(request, FinishReason.ABORT)
@@ -151,13 +151,13 @@ class Scheduler:
         if head is not None:
             plan.wait_cause = cause
             plan.blocked_request = head.request_id if cause is WaitCause.BLOCKS else None
-        self._step_in_flight = plan
+        self._in_flight.append(plan)
         return plan
 
     def _chunk_limit(self) -> int:
         """Most tokens of one request in this step. A request that is alone has nobody to make room for."""
         limit = self.config.chunk_size
-        return limit if limit and len(self._requests) > 1 else self.config.max_num_batched_tokens
+        return limit if limit and len(self._requests) - len(self._leaving) > 1 else self.config.max_num_batched_tokens
 
     def _schedule_running(self, plan: StepPlan, phase: Phase | None) -> int:
         """Plan the running requests in order of admission. Returns what is left of the token budget."""
@@ -262,7 +262,7 @@ class Scheduler:
 
         Returns one event per request that waited too long, then one per new token, in the plan's order.
         """
-        self._step_in_flight = None
+        self._in_flight = [other for other in self._in_flight if other is not plan]
         now_ns = self._clock.now_ns()
         events = [TokenEvent(r.request_id, (), now_ns, r.finish_reason) for r in plan.timed_out]
         new_tokens, ended = iter(result.token_ids), False
@@ -275,11 +275,12 @@ class Scheduler:
                 request.max_computed_tokens = computed
             if request.status is finished:  # aborted while the step ran
                 self.kv.free(request)
+                plan.wasted_rows += num_tokens
                 continue
             if token is None:
                 continue
             request.token_ids.append(token)
-            reason = request.reason_to_end(token, eos_token_ids)
+            reason = request.reason_to_end(token, request.num_output_tokens, eos_token_ids)
             if reason is not None:
                 self._end(request, reason)
                 self.kv.free(request)
@@ -311,13 +312,12 @@ class Scheduler:
             AssertionError: with what is wrong.
         """
         assert len(self.running) <= self.config.max_num_seqs, f"{len(self.running)} running requests"
-        live = list(self._requests.values())
+        live = [r for r in self._requests.values() if r.request_id not in self._leaving]
         running = [r for r in live if r.status is RequestStatus.RUNNING]
         swapped = [r for r in live if r.status is RequestStatus.SWAPPED]
         assert {id(r) for r in running} == {id(r) for r in self.running}, "running list differs from the statuses"
         assert len(swapped) == len(self.room.swapped), "swapped count differs from the statuses"
-        waiting = len(live) - len(running) - len(swapped)
-        assert waiting == len(self.room.waiting), "waiting count differs from the statuses"
+        assert len(live) - len(running) - len(swapped) == len(self.room.waiting), "waiting count differs from the rest"
         for request in live:
             name, computed = request.request_id, request.num_computed_tokens
             assert 0 <= computed <= request.num_tokens, request
@@ -326,5 +326,5 @@ class Scheduler:
             assert len(table) * self.kv.block_size >= computed, f"{name} computed more than it has room for"
             assert request.status is RequestStatus.RUNNING or not request.block_table, f"{name} waits but holds blocks"
             assert is_swapped or not request.swap_table, f"{name} is not swapped but holds host blocks"
-        held = [s.request for s in self._step_in_flight.scheduled] if self._step_in_flight else []
+        held = [share.request for plan in self._in_flight for share in plan.scheduled]
         self.kv.check_integrity({id(r): r for r in [*live, *held]}.values())

@@ -204,6 +204,8 @@ class EngineWorker:
         except Exception as error:
             self._recover(error)
             return
+        if record is None:
+            return
         self._metrics.step(record)
         self._kv_usage = record.kv_blocks_used / record.kv_blocks_total
         deliveries: list[tuple[Inbox, TokenEvent | Exception]] = []

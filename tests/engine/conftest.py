@@ -1,10 +1,16 @@
 """What several tests of the engine need."""
 
+import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.model import fetch
+
+# Triton decides on import whether it compiles or interprets, so this has to come before any test is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session")

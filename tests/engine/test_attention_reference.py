@@ -165,5 +165,5 @@ def test_a_former_owners_nan_does_not_reach_a_neighbour() -> None:
 
 
 def test_an_unknown_backend_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match="'flash' does not exist: choose one of reference"):
+    with pytest.raises(UserError, match="'flash' does not exist: choose one of auto, reference, cpu, triton"):
         make_attention("flash", spec(1, 1, 8))

@@ -101,9 +101,10 @@ def logits_of_all_rows(
         alive = [i for i, prompt in enumerate(prompts) if len(prompt) > begin]
         counts = [min(chunk, len(prompts[i]) - begin) for i in alive]
         shares = [ScheduledRequest(requests[i], begin, n, True, n == 1) for i, n in zip(alive, counts, strict=True)]
-        batch = build_input_batch(shares, BLOCK_SIZE, CPU)
+        batch = build_input_batch(shares, BLOCK_SIZE)
+        token_ids, positions, _ = batch.to(CPU, None)
         step = backend.begin_step(batch.attention, kv)
-        logits = decoder.forward(batch.token_ids, batch.positions, step, torch.arange(len(batch.token_ids)))
+        logits = decoder.forward(token_ids, positions, step, torch.arange(len(token_ids)))
         # `sample_rows` tells in the plan's order where each request ends.
         for i, n, last in zip(alive, counts, batch.sample_rows.tolist(), strict=True):
             rows[i].append(logits[last - n + 1 : last + 1])
@@ -139,12 +140,13 @@ def test_only_the_rows_that_sample_have_logits(tmp_path: Path) -> None:
     decoder, backend, kv = load_decoder(tmp_path)
     request = Request("a", list(range(20)), SamplingParams())
     request.block_table = [0, 1, 2]
-    batch = build_input_batch([ScheduledRequest(request, 0, 20, True, False)], BLOCK_SIZE, CPU)
+    batch = build_input_batch([ScheduledRequest(request, 0, 20, True, False)], BLOCK_SIZE)
+    token_ids, positions, sample_rows = batch.to(CPU, None)
     with torch.inference_mode():
         step = backend.begin_step(batch.attention, kv)
-        last = decoder.forward(batch.token_ids, batch.positions, step, batch.sample_rows)
-        none = decoder.forward(batch.token_ids, batch.positions, step, batch.sample_rows[:0])
-        every = decoder.forward(batch.token_ids, batch.positions, step, torch.arange(20))
+        last = decoder.forward(token_ids, positions, step, sample_rows)
+        none = decoder.forward(token_ids, positions, step, sample_rows[:0])
+        every = decoder.forward(token_ids, positions, step, torch.arange(20))
     assert (last.shape, none.shape) == ((1, 199), (0, 199))
     torch.testing.assert_close(last[0], every[19], atol=1e-4, rtol=1e-4)
 

@@ -139,13 +139,13 @@ class Run:
         self.block_size = block_size
         self.executor.allocate_kv(64, block_size, 32)
         self.logits: list[torch.Tensor] = []
-        sample = self.executor._sampler.sample
+        sample = self.executor._runner._sampler.sample
 
-        def remember(logits: torch.Tensor, requests: Any) -> list[int]:
+        def remember(logits: torch.Tensor, requests: Any) -> torch.Tensor:
             self.logits += [row.clone() for row, request in zip(logits, requests, strict=True) if request.seen]
             return sample(logits, requests)
 
-        self.executor._sampler.sample = remember  # type: ignore[method-assign]
+        self.executor._runner._sampler.sample = remember  # type: ignore[method-assign]
 
     def step(self, request: "Asked | None" = None, count: int = 1, swap_out: Pairs = (), swap_in: Pairs = ()) -> None:
         """Let a request compute its next tokens, after the copies."""

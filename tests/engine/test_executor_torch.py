@@ -127,7 +127,7 @@ def test_the_batch_puts_single_tokens_first_and_longest_context_foremost() -> No
         share(list(range(40, 52)), 11, 1, [0, 1, 2]),
         share([60], 0, 1, [9], samples=False),
     ]
-    batch = build_input_batch(shares, 4, torch.device("cpu"))
+    batch = build_input_batch(shares, 4)
     assert batch.token_ids.tolist() == [51, 25, 60, 2, 3, 4, 5, 6, 7, 8]
     assert batch.positions.tolist() == [11, 5, 0, 2, 3, 4, 5, 6, 7, 8]
     assert batch.sample_rows.tolist() == [9, 1, 0]

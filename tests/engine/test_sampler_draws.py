@@ -24,20 +24,24 @@ def logits(rows: int, seed: int, vocab: int = VOCAB) -> torch.Tensor:
     return 2 * torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed))
 
 
+def sample(rows: torch.Tensor, requests: list[Request], seed: int = 0) -> list[int]:
+    return Sampler(seed).sample(rows, requests).tolist()
+
+
 def draws(row: torch.Tensor, count: int, **sampling: Any) -> torch.Tensor:
     """How often each token is drawn, as shares, over `count` seeds."""
     requests = [request(seed=seed, **sampling) for seed in range(count)]
-    tokens = Sampler(0).sample(row.expand(count, -1), requests)
+    tokens = sample(row.expand(count, -1), requests)
     return torch.bincount(torch.tensor(tokens), minlength=len(row)) / count
 
 
 def test_temperature_zero_takes_the_likeliest() -> None:
     rows = logits(4, 1)
-    assert Sampler(0).sample(rows, [request(temperature=0)] * 4) == rows.argmax(-1).tolist()
+    assert sample(rows, [request(temperature=0)] * 4) == rows.argmax(-1).tolist()
 
 
 def test_no_rows_give_no_tokens() -> None:
-    assert Sampler(0).sample(torch.empty(0, VOCAB), []) == []
+    assert sample(torch.empty(0, VOCAB), []) == []
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
@@ -69,15 +73,15 @@ def test_a_draw_lies_in_the_nucleus_of_the_top_k(seed: int, top_k: int, top_p: f
     before = probabilities.cumsum(-1) - probabilities
     allowed = set(order[before < top_p + 1e-6].tolist())
     requests = [request(seed=seed + i, top_k=top_k, top_p=top_p, temperature=temperature) for i in range(16)]
-    assert set(Sampler(0).sample(row.expand(16, -1), requests)) <= allowed
+    assert set(sample(row.expand(16, -1), requests)) <= allowed
 
 
 def test_a_nucleus_wider_than_the_first_guess_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = logits(40, 4)
     requests = [request(seed=i, top_p=0.97) for i in range(40)]
-    whole = Sampler(0).sample(rows, requests)
+    whole = sample(rows, requests)
     monkeypatch.setattr(sampler_module, "_NUCLEUS_GUESS", 2)
-    assert Sampler(0).sample(rows, requests) == whole
+    assert sample(rows, requests) == whole
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -86,8 +90,8 @@ def test_neighbours_do_not_change_a_draw(seed: int, order: list[int], outputs: i
     rows = logits(8, seed)
     kinds: list[dict[str, Any]] = [{}, {"temperature": 0}, {"top_k": 5}, {"top_p": 0.8}] * 2
     requests = [request(str(i), outputs, seed=seed + i, **kind) for i, kind in enumerate(kinds)]
-    alone = [Sampler(0).sample(rows[i : i + 1], [requests[i]])[0] for i in range(8)]
-    together = Sampler(0).sample(rows[list(order)], [requests[i] for i in order])
+    alone = [sample(rows[i : i + 1], [requests[i]])[0] for i in range(8)]
+    together = sample(rows[list(order)], [requests[i] for i in order])
     assert together == [alone[i] for i in order]
 
 
@@ -97,18 +101,17 @@ def test_a_neighbour_that_wants_more_tokens_does_not_reorder_equal_16_bit_logits
     kinds: list[dict[str, Any]] = [{"top_k": 50, "top_p": 0.5}, {"top_p": 0.99999}, {"top_k": 1000}, {"top_k": 300}]
     for outputs in range(30):
         requests = [request(str(i), outputs, seed=seed + i, **kind) for i, kind in enumerate(kinds)]
-        alone = Sampler(0).sample(rows[:1], requests[:1])[0]
-        assert Sampler(0).sample(rows, requests)[0] == alone
+        alone = sample(rows[:1], requests[:1])[0]
+        assert sample(rows, requests)[0] == alone
 
 
 def test_the_smallest_top_p_leaves_the_likeliest_token() -> None:
     rows = logits(1, 4, vocab=2000)
-    assert Sampler(0).sample(rows, [request(top_p=1e-300, seed=3)]) == rows.argmax(-1).tolist()
+    assert sample(rows, [request(top_p=1e-300, seed=3)]) == rows.argmax(-1).tolist()
 
 
 def test_the_stream_goes_by_seed_and_number_of_outputs() -> None:
     row = torch.zeros(1, 1000)
-    sample = Sampler(0).sample
     by_output = [sample(row, [request(outputs=n, seed=5)])[0] for n in range(20)]
     assert by_output == [sample(row, [request("other id", outputs=n, seed=5)])[0] for n in range(20)]
     assert len(set(by_output)) > 15
@@ -118,13 +121,13 @@ def test_the_stream_goes_by_seed_and_number_of_outputs() -> None:
 def test_requests_without_a_seed_draw_apart_and_follow_the_samplers_seed() -> None:
     rows = torch.zeros(20, 1000)
     requests = [request(str(i)) for i in range(20)]
-    first = Sampler(1).sample(rows, requests)
+    first = sample(rows, requests, seed=1)
     assert len(set(first)) > 15
-    assert first == Sampler(1).sample(rows, requests)
-    assert first != Sampler(2).sample(rows, requests)
+    assert first == sample(rows, requests, seed=1)
+    assert first != sample(rows, requests, seed=2)
 
 
 def test_broken_logits_still_give_tokens_of_the_vocabulary() -> None:
     rows = torch.full((3, VOCAB), float("nan"))
-    tokens = Sampler(0).sample(rows, [request(temperature=0), request(), request(top_p=0.5)])
+    tokens = sample(rows, [request(temperature=0), request(), request(top_p=0.5)])
     assert all(0 <= token < VOCAB for token in tokens)

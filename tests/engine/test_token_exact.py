@@ -256,12 +256,11 @@ def prompt_logits(executor: TorchExecutor, prompt: list[int]) -> torch.Tensor:
     request.block_table = [0]
     executor.allocate_kv(1, len(prompt))
     assert executor._kv is not None
-    batch = build_input_batch(
-        [ScheduledRequest(request, 0, len(prompt), True, False)], len(prompt), torch.device("cpu")
-    )
+    batch = build_input_batch([ScheduledRequest(request, 0, len(prompt), True, False)], len(prompt))
+    token_ids, positions, _ = batch.to(torch.device("cpu"), None)
     with torch.inference_mode():
         step = executor._attention.begin_step(batch.attention, executor._kv)
-        return executor._decoder.forward(batch.token_ids, batch.positions, step, torch.arange(len(prompt)))
+        return executor._decoder.forward(token_ids, positions, step, torch.arange(len(prompt)))
 
 
 def test_the_real_model_agrees_with_transformers_and_knows_paris(smollm2: Path) -> None:

@@ -4,6 +4,7 @@ import json
 from dataclasses import fields
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from engine.errors import UserError
@@ -120,3 +121,12 @@ def test_a_table_of_another_kind_is_an_error_that_names_its_columns(tmp_path, re
     (folder / "requests.parquet").write_bytes((folder / "iterations.parquet").read_bytes())
     with pytest.raises(UserError, match=r"requests.parquet is damaged: it lacks the columns index"):
         _ = RunRecord.load(folder).requests
+
+
+def test_columns_that_earlier_versions_did_not_write_are_what_is_true_of_their_runs(tmp_path, requests, iterations):
+    folder = write_run(tmp_path / "a", META, requests, iterations)
+    for name, absent in (("requests.parquet", ["replica"]), ("iterations.parquet", ["replica", "wasted_rows"])):
+        pq.write_table(pq.ParquetFile(folder / name).read().drop_columns(absent), folder / name)
+    run = RunRecord.load(folder)
+    assert [request.replica for request in run.request_records()] == [None] * len(requests)
+    assert [(step.replica, step.wasted_rows) for step in run.iteration_records()] == [(None, 0)] * len(iterations)

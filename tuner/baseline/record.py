@@ -38,6 +38,11 @@ _SHAPE: Shape = {
 }
 LOAD_SHAPE: Shape = {"warmup_s": (int, float), "window_s": (int, float), "drain_timeout_s": (int, float)}
 _TARGET_SHAPE: Shape = {"model": str, "device": str}
+_ONLY_IF_CHANGED = (
+    *("tensor_parallel_size", "data_parallel_size", "router"),
+    *("enforce_eager", "max_cudagraph_capture_size"),
+)
+"""What the device of a run has where it is not the default."""
 _RUN_SHAPE: Shape = {"path": str, "seed": int, "session": str}
 
 
@@ -172,6 +177,7 @@ def options_of(meta: Mapping[str, Any]) -> TargetOptions:
         dtype=model["dtype"],
         max_model_len=model["max_model_len"],
         device_memory_bytes=None if kind == "cuda" else device["memory_bytes"],
+        **{name: device[name] for name in _ONLY_IF_CHANGED if name in device},
     )
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Optional
 
 import typer
 
+from engine.config import MAX_CUDAGRAPH_CAPTURE_SIZE
+from engine.parallel.router import DEFAULT_ROUTER
 from tuner.cli import options as opt
 
 
@@ -24,6 +26,12 @@ def bench(
     dtype: opt.Dtype = "auto",
     max_model_len: opt.MaxModelLen = None,
     device_memory: opt.DeviceMemory = None,
+    attention_backend: opt.AttentionBackend = "auto",
+    enforce_eager: opt.EnforceEager = False,
+    max_cudagraph_capture_size: opt.MaxCudagraphCaptureSize = MAX_CUDAGRAPH_CAPTURE_SIZE,
+    tensor_parallel_size: opt.TensorParallelSize = 1,
+    data_parallel_size: opt.DataParallelSize = 1,
+    router: opt.Router = DEFAULT_ROUTER,
     set_: opt.Set = None,
     window: opt.OneWindow = "30s",
     warmup: opt.Warmup = None,
@@ -39,6 +47,46 @@ def bench(
     from tuner.cli.bench import run_bench
 
     raise typer.Exit(run_bench(opt.arguments_of(context), out=out, as_json=json_))
+
+
+def profile(
+    context: typer.Context,
+    slo: opt.Slo = None,
+    goodput: opt.Goodput = None,
+    rate: opt.OneRate = None,
+    workload: opt.Workload = None,
+    arrival: opt.Arrival = None,
+    prompt_tokens: opt.PromptTokens = None,
+    output_tokens: opt.OutputTokens = None,
+    model: opt.Model = None,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    max_model_len: opt.MaxModelLen = None,
+    device_memory: opt.DeviceMemory = None,
+    attention_backend: opt.AttentionBackend = "auto",
+    enforce_eager: opt.EnforceEager = False,
+    max_cudagraph_capture_size: opt.MaxCudagraphCaptureSize = MAX_CUDAGRAPH_CAPTURE_SIZE,
+    tensor_parallel_size: opt.TensorParallelSize = 1,
+    data_parallel_size: opt.DataParallelSize = 1,
+    router: opt.Router = DEFAULT_ROUTER,
+    set_: opt.Set = None,
+    profile_time: Annotated[
+        str,
+        typer.Option(help="How long to note what the host does, and then to trace.", rich_help_panel="The run"),
+    ] = "3s",
+    window: opt.OneWindow = "30s",
+    warmup: opt.Warmup = None,
+    drain_timeout: opt.DrainTimeout = "60s",
+    seed: opt.Seed = 0,
+    out: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Folder of the run.", rich_help_panel="The run", show_default="runs/DATE-profile-WORKLOAD"),
+    ] = None,
+) -> None:
+    """Measure one setting once, with a look inside its steps: trace.json.gz and a table of the host's time."""
+    from tuner.cli.profile import run_profile
+
+    raise typer.Exit(run_profile(opt.arguments_of(context), profile_time=profile_time, out=out))
 
 
 def compare(
@@ -63,6 +111,12 @@ def compare(
     dtype: opt.Dtype = "auto",
     max_model_len: opt.MaxModelLen = None,
     device_memory: opt.DeviceMemory = None,
+    attention_backend: opt.AttentionBackend = "auto",
+    enforce_eager: opt.EnforceEager = False,
+    max_cudagraph_capture_size: opt.MaxCudagraphCaptureSize = MAX_CUDAGRAPH_CAPTURE_SIZE,
+    tensor_parallel_size: opt.TensorParallelSize = 1,
+    data_parallel_size: opt.DataParallelSize = 1,
+    router: opt.Router = DEFAULT_ROUTER,
     set_: opt.Set = None,
     repeats: Annotated[
         int,

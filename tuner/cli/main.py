@@ -7,8 +7,10 @@ from typing import Annotated, NoReturn, Optional
 
 import typer
 
-from engine.errors import OutOfDeviceMemory, UserError
+from engine.config import MAX_CUDAGRAPH_CAPTURE_SIZE
+from engine.errors import OutOfDeviceMemory, RankFailed, UserError
 from engine.executor.threads import wait_passively
+from engine.parallel.router import DEFAULT_ROUTER
 from tuner.baseline import DEFAULT_STORE
 from tuner.cli import commands
 from tuner.cli import options as opt
@@ -57,6 +59,12 @@ def tune(
     dtype: opt.Dtype = "auto",
     max_model_len: opt.MaxModelLen = None,
     device_memory: opt.DeviceMemory = None,
+    attention_backend: opt.AttentionBackend = "auto",
+    enforce_eager: opt.EnforceEager = False,
+    max_cudagraph_capture_size: opt.MaxCudagraphCaptureSize = MAX_CUDAGRAPH_CAPTURE_SIZE,
+    tensor_parallel_size: opt.TensorParallelSize = 1,
+    data_parallel_size: opt.DataParallelSize = 1,
+    router: opt.Router = DEFAULT_ROUTER,
     set_: opt.Set = None,
     search: Annotated[
         Optional[list[str]],  # noqa: UP045
@@ -157,7 +165,8 @@ def tune(
     raise typer.Exit(run_study(opt.arguments_of(context), out=out, resume=resume, as_json=json_))
 
 
-for command in (commands.bench, commands.compare, diff, ci, commands.settings, commands.report, serve):
+_MEASURING = (commands.bench, commands.profile, commands.compare)
+for command in (*_MEASURING, diff, ci, commands.settings, commands.report, serve):
     app.command()(command)
 app.add_typer(twin)
 app.add_typer(baselines)
@@ -200,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         app(args=gather_goodput(sys.argv[1:]))
-    except (UserError, OutOfDeviceMemory) as error:
+    except (UserError, OutOfDeviceMemory, RankFailed) as error:
         _complain(str(error))
 
 

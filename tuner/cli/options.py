@@ -90,6 +90,47 @@ DeviceMemory = Annotated[
         show_default="the card's own; on a CPU a size that fits",
     ),
 ]
+AttentionBackend = Annotated[
+    str,
+    typer.Option(help="auto (triton on a GPU, else cpu), reference, cpu or triton.", rich_help_panel=_ENGINE),
+]
+EnforceEager = Annotated[
+    bool,
+    typer.Option(
+        "--eager",
+        "--enforce-eager",
+        help="On a GPU: neither CUDA graphs nor overlap of one step with the next.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+MaxCudagraphCaptureSize = Annotated[
+    int,
+    typer.Option(
+        min=0, help="Tokens of the largest step that is a CUDA graph; 0 for no graphs.", rich_help_panel=_ENGINE
+    ),
+]
+TensorParallelSize = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Devices that share the model: cuda:0 and those after it, or parts of the CPU.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+DataParallelSize = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Replicas of the engine, each on a device of its own; simulated ones only.", rich_help_panel=_ENGINE
+    ),
+]
+Router = Annotated[
+    str,
+    typer.Option(
+        help="Which replica serves a request: round_robin, least_in_flight, least_kv (the one whose KV cache has the "
+        "least to hold) or prefix_affinity (the one that was sent the same beginning, unless it is far busier).",
+        rich_help_panel=_ENGINE,
+    ),
+]
 Set = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option(

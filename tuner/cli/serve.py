@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from engine.config import MAX_CUDAGRAPH_CAPTURE_SIZE
 from tuner.cli import options as opt
 
 _SERVER = "The server"
@@ -25,6 +26,10 @@ def serve(
     dtype: opt.Dtype = "auto",
     max_model_len: opt.MaxModelLen = None,
     device_memory: opt.DeviceMemory = None,
+    attention_backend: opt.AttentionBackend = "auto",
+    enforce_eager: opt.EnforceEager = False,
+    max_cudagraph_capture_size: opt.MaxCudagraphCaptureSize = MAX_CUDAGRAPH_CAPTURE_SIZE,
+    tensor_parallel_size: opt.TensorParallelSize = 1,
     set_: opt.Set = None,
 ) -> None:
     """Serve the bundled engine over HTTP: /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics."""
@@ -56,6 +61,10 @@ def serve(
         settings.scheduler(),
         place,
         None if device_memory is None else parse_bytes("--device-memory", device_memory),
+        tensor_parallel_size,
+        attention_backend=attention_backend,
+        enforce_eager=enforce_eager,
+        max_cudagraph_capture_size=max_cudagraph_capture_size,
     )
     listener = listen(host, port)
     source = resolve_model(config.model.model, _say)

@@ -4,40 +4,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.build import behaves_like_cpu, find_device, find_learnt_device, load_executor, say_nothing
+from engine.build import (
+    behaves_like_cpu,
+    find_device,
+    find_learnt_device,
+    load_executor,
+    say_nothing,
+)
 from engine.config import EngineConfig, ModelConfig
 from engine.engine import Engine, kv_budget
 from engine.errors import KVCacheTooSmall, OutOfDeviceMemory, SwapSpaceTooSmall, UserError
 from engine.executor.base import Executor
 from engine.executor.simulated import SimulatedExecutor
 from engine.model.resolve import resolve_model
+from engine.parallel.replicas import ReplicatedEngine
 from engine.trace import IterationRecord
 from tuner.environment import cuda_driver, environment
 from tuner.settings import Settings
+from tuner.targets.options import TargetOptions
 from tuner.targets.run_meta import describe_run
 from workloads.driver import DriveError, Progress, drive
 from workloads.plan import make_plan
 from workloads.records import RequestRecord
 from workloads.slo import Slo
 from workloads.spec import WorkloadSpec
-
-
-@dataclass(frozen=True, slots=True)
-class TargetOptions:
-    """Which engine: everything that stays the same over a study.
-
-    Attributes:
-        model, device, dtype, max_model_len, device_memory_bytes: as in `engine.config`; a model of None is the
-            default for the device.
-        weights_seed: of random weights.
-    """
-
-    model: str | None = None
-    device: str = "auto"
-    dtype: str = "auto"
-    max_model_len: int | None = None
-    device_memory_bytes: int | None = None
-    weights_seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +121,23 @@ class BundledTarget:
             scheduler=settings.scheduler(),
             device=self.options.device,
             device_memory_bytes=self.options.device_memory_bytes,
+            tensor_parallel_size=self.options.tensor_parallel_size,
+            attention_backend=self.options.attention_backend,
+            enforce_eager=self.options.enforce_eager,
+            max_cudagraph_capture_size=self.options.max_cudagraph_capture_size,
         )
         longest = self.spec.max_request_tokens
-        self.executor: Executor = load_executor(config, self.source, longest_request=longest, say=self._say)
-        self.engine = Engine(self.executor, settings.scheduler(), settings.cache())
+        executors: list[Executor] = [
+            load_executor(config, self.source, longest_request=longest, say=self._say)
+            for _ in range(self.options.data_parallel_size)
+        ]
+        self.executor = executors[0]
+        simulated = [executor for executor in executors if isinstance(executor, SimulatedExecutor)]
+        self.engine: Engine | ReplicatedEngine
+        if len(simulated) > 1:
+            self.engine = ReplicatedEngine(simulated, settings.scheduler(), settings.cache(), self.options.router)
+        else:
+            self.engine = Engine(self.executor, settings.scheduler(), settings.cache())
 
     @property
     def simulated(self) -> bool:
@@ -169,8 +172,7 @@ class BundledTarget:
             SwapSpaceTooSmall: their swap space holds not one block.
             OutOfDeviceMemory: they do not fit into the device's memory.
         """
-        if isinstance(self.executor, SimulatedExecutor):
-            self.executor.restart(load.seed)
+        self.restart(load.seed)
         self.prepare(settings)
         plan = make_plan(
             self.spec,
@@ -198,6 +200,13 @@ class BundledTarget:
             self._recover(settings)
         meta = describe_run(self, settings, load, slo, result, plan, error)
         return Measured(meta, result.requests, result.iterations, error)
+
+    def restart(self, seed: int) -> None:
+        """Let a simulated device begin a run at time 0, as `SimulatedExecutor.restart`; a real one goes on."""
+        if isinstance(self.engine, ReplicatedEngine):
+            self.engine.restart(seed)
+        elif isinstance(self.executor, SimulatedExecutor):
+            self.executor.restart(seed)
 
     def prepare(self, settings: Settings) -> None:
         """Make the engine ready for a run under these settings; requests that a failed step left are dropped.
@@ -286,11 +295,17 @@ class BundledTarget:
             import torch
 
             threads = torch.get_num_threads()
-        return {
-            "name": self.executor.device_name,
-            "kind": kind,
-            "memory_bytes": budget.total if budget else None,
-            "torch": None if self.simulated else self.environment["torch"],
-            "driver": cuda_driver() if kind == "cuda" else None,
-            "threads": threads,
-        }
+        return (
+            {
+                "name": self.executor.device_name,
+                "kind": kind,
+                "memory_bytes": budget.total if budget else None,
+                "torch": None if self.simulated else self.environment["torch"],
+                "driver": cuda_driver() if kind == "cuda" else None,
+                "threads": threads,
+                "attention_backend": getattr(self.executor, "attention_backend", None),
+                "overlap": getattr(self.executor, "overlaps", False),
+            }
+            | self.options.launching()
+            | self.options.several_devices()
+        )

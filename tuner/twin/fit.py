@@ -31,10 +31,13 @@ def measured_steps(iterations: "pd.DataFrame") -> "tuple[StepShape, np.ndarray]"
     """
     import numpy as np
 
+    if "replica" in iterations and iterations["replica"].nunique() > 1:
+        # They run at once, but the steps of each follow one another.
+        iterations = iterations.sort_values(["replica", "t_start"], kind="stable")
     column = {name: iterations[name].to_numpy(dtype=np.float64) for name in iterations.columns if name in _COLUMNS}
     begin, end = column["t_start"], column["t_end"]
     # After a longer pause there was nothing to do.
-    pause = np.append(0.0, begin[1:] - end[:-1])[: len(begin)]
+    pause = np.maximum(np.append(0.0, begin[1:] - end[:-1])[: len(begin)], 0.0)
     seconds = (end - begin + np.where(pause < end - begin, pause, 0.0)) / 1e9
     requests = column["prefill_seqs"] + column["decode_seqs"]
     swapped = column["swapped_in_blocks"] + column["swapped_out_blocks"]
@@ -202,4 +205,5 @@ def learn_device(runs: Iterable["RunRecord"], earlier: Iterable["RunRecord"] = (
         memory=fit_memory([m["memory"] for m in metas], [m["settings"] for m in metas]),
         times=times,
         runs=len(records),
+        tensor_parallel_size=device.get("tensor_parallel_size", 1),
     )

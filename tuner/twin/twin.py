@@ -75,6 +75,7 @@ class Twin:
             device=f"{SIMULATED_PREFIX}{self.file}",
             max_model_len=self.like.executor.max_model_len,
             device_memory_bytes=budget.total if budget else None,
+            tensor_parallel_size=1,  # the learnt device is what one rank of them is
         )
         self._target = BundledTarget(options, self.like.spec, self.settings)
 
@@ -126,7 +127,7 @@ class Twin:
     def _play(self, settings: Settings, rate: float | None) -> Played | None:
         target = self._target
         assert isinstance(target.executor, LearntExecutor)
-        target.executor.restart(self.load.seed)
+        target.restart(self.load.seed)
         try:
             target.prepare(settings)
         except DOES_NOT_FIT:

@@ -1,0 +1,113 @@
+// What all kernels share: registers of floats, and the one loop in which nearly all the time goes.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#define INLINE inline __attribute__((always_inline))
+
+// LANES: floats in a register. TILE_ROWS: rows whose sums fit into the registers, beside two registers of a second
+// operand. Other widths may be asked for, for tests; they compute the same.
+#if !defined(LANES)
+#if defined(__AVX512F__)
+#define LANES 16
+#define TILE_ROWS 12
+#elif defined(__AVX2__)
+#define LANES 8
+#define TILE_ROWS 6
+#else
+#define LANES 4
+#define TILE_ROWS 6
+#endif
+#endif
+
+typedef float vec __attribute__((vector_size(LANES * 4)));
+typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
+
+INLINE vec load(const float *from) {
+    vec v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+}
+
+INLINE void store(float *to, vec v) { std::memcpy(to, &v, sizeof v); }
+
+INLINE vec all(float x) { return x + vec{}; }
+
+INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+INLINE float sum(vec v) {
+    float total = 0;
+    for (int lane = 0; lane < LANES; lane++) total += v[lane];
+    return total;
+}
+
+INLINE float largest(vec v) {
+    float best = v[0];
+    for (int lane = 1; lane < LANES; lane++) best = v[lane] > best ? v[lane] : best;
+    return best;
+}
+
+// exp(x), 0 below -87: 2^n times Taylor's polynomial of the rest, which lies within half of ln 2 around 0.
+INLINE vec exponential(vec x) {
+    const float log2_e = 1.44269504f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+    const float round = 12582912.0f;  // adding 1.5 * 2^23 leaves a float's nearest integer in its last bits
+    const vec bounded = x > 88.0f ? all(88.0f) : x;
+    const vec rounded = bounded * log2_e + round;
+    const vec n = rounded - round;
+    const vec rest = (bounded - n * ln2_high) - n * ln2_low;
+    vec result = all(1.0f / 5040);
+    result = result * rest + 1.0f / 720;
+    result = result * rest + 1.0f / 120;
+    result = result * rest + 1.0f / 24;
+    result = result * rest + 1.0f / 6;
+    result = result * rest + 0.5f;
+    result = result * rest + 1.0f;
+    result = result * rest + 1.0f;
+    const ivec power = ((ivec)rounded - (ivec)all(round) + 127) << 23;
+    return x < -87.0f ? vec{} : result * (vec)power;
+}
+
+// Memory that will be read soon, fetched a little with each step of a loop.
+struct Ahead {
+    const char *at;
+    int64_t step;  // bytes
+};
+
+// sums [ROWS, PARTS * LANES] += a [ROWS, depth] times b [depth, PARTS * LANES]; the strides are in floats.
+//
+// Every sum runs over the depth in order, whatever rows stand beside it: a row's result never depends on its batch.
+template <int ROWS, int PARTS>
+INLINE void multiply(const float *a, int64_t a_stride, const float *b, int64_t b_stride, int64_t depth,
+                     vec (&sums)[ROWS][PARTS], Ahead ahead) {
+    for (int64_t k = 0; k < depth; k++) {
+        vec b_row[PARTS];
+#pragma GCC unroll 4
+        for (int part = 0; part < PARTS; part++) b_row[part] = load(b + k * b_stride + part * LANES);
+        __builtin_prefetch(ahead.at);
+        ahead.at += ahead.step;
+#pragma GCC unroll 12
+        for (int row = 0; row < ROWS; row++)
+#pragma GCC unroll 4
+            for (int part = 0; part < PARTS; part++) sums[row][part] += a[row * a_stride + k] * b_row[part];
+    }
+}
+
+// Calls `tile.template run<ROWS>(first)` for `rows` rows, in tiles of TILE_ROWS and a smaller one for the rest.
+template <int ROWS, typename Tile>
+INLINE void run_rest(Tile &tile, int64_t first, int64_t rows) {
+    if constexpr (ROWS > 0) {
+        if (rows == ROWS) tile.template run<ROWS>(first);
+        else run_rest<ROWS - 1>(tile, first, rows);
+    }
+}
+
+template <typename Tile>
+INLINE void run_tiles(Tile &tile, int64_t rows) {
+    int64_t first = 0;
+    for (; first + TILE_ROWS <= rows; first += TILE_ROWS) tile.template run<TILE_ROWS>(first);
+    run_rest<TILE_ROWS - 1>(tile, first, rows - first);
+}

@@ -1,0 +1,1 @@
+"""Several devices: one model split over them, and replicas of one engine behind a router."""
