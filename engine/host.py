@@ -1,4 +1,4 @@
-"""What the machine calls itself and where it keeps things. Imports no torch, so that records of simulated runs can say it too."""
+"""What the machine calls itself, and where it keeps things. Imports no torch: records of simulated runs say it too."""
 
 import os
 import platform

@@ -138,7 +138,9 @@ class Decoder:
         query, key = self._operations.turn(qkv, cos_sin, heads, kv_heads, norms, arch.rms_norm_eps)
         return attention.attend(index, query, key, qkv[:, heads + kv_heads :])
 
-    def _output_layer(self, linears: Mapping[str, LinearLayer], ranks: "Collectives | None") -> LinearLayer | VocabParallel:
+    def _output_layer(
+        self, linears: Mapping[str, LinearLayer], ranks: "Collectives | None"
+    ) -> LinearLayer | VocabParallel:
         arch, linear = self.arch, self._operations.linear
         if ranks is None:
             return linear(self._embedding) if arch.tie_word_embeddings else linears["lm_head"]

@@ -65,7 +65,7 @@ struct ScoreTile {
     Ahead ahead;
 
     template <int ROWS>
-    INLINE void run(int64_t vector) {
+    ALONE void run(int64_t vector) {
         if (task.seen_until((vector + ROWS - 1) / task.group) <= token) return;
         const int64_t dim = task.job.head_dim;
         vec sums[ROWS][PARTS] = {};
@@ -85,7 +85,7 @@ struct ValueTile {
     Ahead ahead;
 
     template <int ROWS>
-    INLINE void run(int64_t vector) {
+    ALONE void run(int64_t vector) {
         const int64_t dim = task.job.head_dim;
         // Only tokens that some of these rows see: what lies behind them may not have been written.
         const int64_t seen = smaller(count, task.seen_until((vector + ROWS - 1) / task.group) - token);

@@ -6,6 +6,8 @@
 #include <cstring>
 
 #define INLINE inline __attribute__((always_inline))
+// For loops that fill all registers: inlined side by side, compilers begin to keep some of their sums in memory.
+#define ALONE __attribute__((noinline))
 
 // LANES: floats in a register. TILE_ROWS: rows whose sums fit into the registers, beside two registers of a second
 // operand. Other widths may be asked for, for tests; they compute the same.

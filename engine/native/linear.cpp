@@ -61,7 +61,7 @@ struct Tile {
     }
 
     template <int ROWS>
-    INLINE void run(int64_t row) {
+    ALONE void run(int64_t row) {
         vec sums[ROWS][PARTS] = {};
         multiply<ROWS, PARTS>(input + row * job.depth, job.depth, panel, PANEL, job.depth, sums, ahead);
         ahead.at += ahead.step * job.depth;
