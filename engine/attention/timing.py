@@ -18,8 +18,10 @@ from engine.attention.kv_tensors import KVTensors
 _COLD_BYTES = 256 << 20
 _MAX_LAYERS = 64
 _REPEATS = 5
-# Replays per measurement; as many before the first bring the clocks up.
+# Replays per measurement.
 _REPLAYS = 10
+# Before the first: an idle card needs a while to bring its clocks up.
+_WARMUP_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,11 @@ def _seconds(call: Callable[[], None], device: torch.device) -> float:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             call()
-        for _ in range(_REPLAYS):
-            graph.replay()
+        warm_s = time.perf_counter() + _WARMUP_S
+        while time.perf_counter() < warm_s:
+            for _ in range(_REPLAYS):
+                graph.replay()
+            torch.cuda.synchronize()
         times = []
         for _ in range(_REPEATS):
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

@@ -8,8 +8,10 @@ Graphs belong to the KV tensors that they were captured over, and are captured w
 a step may, so it must not happen while requests wait.
 """
 
+import gc
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -57,9 +59,21 @@ class CudaRecorder:
             work()
             graph = torch.cuda.CUDAGraph()
             # Other threads may use the device meanwhile; only this one's calls are part of the graph.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with _no_collection(), torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 work()
         return graph.replay
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """What a finalizer asks of the device (to synchronize, to destroy a graph) would end a capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class StepGraph:

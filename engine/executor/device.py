@@ -21,7 +21,12 @@ _DTYPES: dict[str, torch.dtype] = {
 }
 
 # What the CPU's allocator, the CUDA driver and cuBLAS say where torch raises no error of its own kind.
-_OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "CUDA error: out of memory",
+    "[CUDA]: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -19,6 +19,8 @@ from engine.request import Request, SamplingParams
 _GREEDY_BELOW = 1e-5
 # Rows drawn at a time, which bounds the memory of their probabilities.
 _ROWS = 32
+# On a card a row keeps but one multiprocessor busy, and every launch costs the host the same.
+_ROWS_CUDA = 128
 # Most nuclei lie within so many tokens; a partial sort for them is far cheaper than one of the whole vocabulary.
 _NUCLEUS_GUESS = 256
 
@@ -56,8 +58,9 @@ class Sampler:
         cut = [row for row in drawn if _cuts(requests[row].sampling)]
         whole = [row for row in drawn if not _cuts(requests[row].sampling)]
         for rows, draw in ((whole, _draw_whole), (cut, _draw_cut)):
-            for begin in range(0, len(rows), _ROWS):
-                part = rows[begin : begin + _ROWS]
+            at_a_time = _ROWS_CUDA if logits.is_cuda else _ROWS
+            for begin in range(0, len(rows), at_a_time):
+                part = rows[begin : begin + at_a_time]
                 sampling = [requests[row].sampling for row in part]
                 index = _column(part, logits.device, np.int64)[:, 0]
                 scaled = logits.index_select(0, index).float()

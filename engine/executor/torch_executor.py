@@ -317,9 +317,10 @@ class TorchExecutor:
             assert self._device_memory_bytes is not None
             total, other, peak = self._device_memory_bytes, 0, peak_bytes_cpu(step)
         else:
-            total, other = cuda_total_and_other(self._device)
             # Blocks are swapped before the step's tokens, which take over the memory that their staging held.
             peak = max(peak_bytes_cuda(step, self._device), staging_bytes(self._device))
+            # After the step: libraries load their kernels at the first use, outside of torch's allocator.
+            total, other = cuda_total_and_other(self._device)
             other += graph_bytes(lambda: self._make_graphs(attention, kv), self._device)
         return MemoryProfile(
             total=self._device_memory_bytes or total, weights=self.weights_bytes, other=other, peak_activation=peak

@@ -16,6 +16,7 @@ def measure(sizes: Sizes, notes: Notes) -> None:
     """Steady decode of both models in every mode."""
     notes.set(
         goal_model=sizes.model,
+        goal_batches=list(sizes.host_batches),
         host_counts="planning, taking in, laying out, launching and sampling; waiting for tokens is left out",
         idle_counts="share of the time between the end of one step and the beginning of the next on the device; what "
         "lies between the kernels of one step counts as its work, so compare the modes by the time of a step",

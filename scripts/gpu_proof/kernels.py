@@ -47,6 +47,9 @@ def measure(sizes: Sizes, notes: Notes) -> None:
             with notes.attempt(f"attention, {_name(shape)}", ok=False):
                 step = CheckedStep(shape, shares, dtype)
                 _check_attention(check, _name(shape), step, fixed_shapes(step.case.spec))
+    # Before the many tile shapes, whose compilation is what may take too long.
+    with notes.attempt(_ANSWERS, ok=False):
+        _check_answers(sizes, notes)
     for arch in (resolve_model(sizes.model).arch, resolve_model(sizes.small_model).arch):
         shape = KernelShape(arch.num_heads, arch.num_kv_heads, arch.head_dim, BLOCK_SIZE)
         step = CheckedStep(shape, sizes.model_step, dtype)
@@ -57,8 +60,6 @@ def measure(sizes: Sizes, notes: Notes) -> None:
             _check_layers(check, arch, dtype)
         with notes.attempt(f"graph, {arch.name}", ok=False):
             _check_graph(check, arch.name, step)
-    with notes.attempt(_ANSWERS, ok=False):
-        _check_answers(sizes, notes)
 
 
 class Check:

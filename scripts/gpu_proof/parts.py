@@ -22,11 +22,11 @@ class Part:
 
 KERNELS, CEILINGS, DECODE, PREFILL, HOST, OFFLINE, TUNE = range(1, 8)
 PARTS: dict[int, Part] = {
-    KERNELS: Part("kernels against float32", f"{_HERE}.kernels", 95),
+    KERNELS: Part("kernels against float32", f"{_HERE}.kernels", 120),
     CEILINGS: Part("ceilings of the card", f"{_HERE}.ceilings", 20),
-    DECODE: Part("decode", f"{_HERE}.decode", 55),
-    PREFILL: Part("prefill", f"{_HERE}.prefill", 25),
-    HOST: Part("host time and idle device", f"{_HERE}.host", 75),
-    OFFLINE: Part("offline throughput", f"{_HERE}.offline", 55),
-    TUNE: Part("tune", f"{_HERE}.study", 155),
+    DECODE: Part("decode", f"{_HERE}.decode", 50),
+    PREFILL: Part("prefill", f"{_HERE}.prefill", 35),
+    HOST: Part("host time and idle device", f"{_HERE}.host", 70),
+    OFFLINE: Part("offline throughput", f"{_HERE}.offline", 65),
+    TUNE: Part("tune", f"{_HERE}.study", 120),
 }

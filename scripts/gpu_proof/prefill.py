@@ -23,11 +23,13 @@ def measure(sizes: Sizes, notes: Notes) -> None:
     notes.set(
         model=sizes.model,
         counts="2 x parameters of the layers' matrices x tokens, 4 x layers x heads x head size for each pair of a "
-        "token and one that it attends to (causal), and the output layer for the one token that is sampled",
+        "token and one that it attends to (causal), and the output layer for the one token that is sampled; what "
+        "follows the last layer's attention is computed, and counted, for that token alone",
         time="of the step's work on the device, by its events",
     )
     longest = max(sizes.prefill_tokens)
-    executor = load(sizes, sizes.model, max_model_len=longest + BLOCK_SIZE)
+    # A prompt is no captured step, and to capture takes as long as all prompts together.
+    executor = load(sizes, sizes.model, max_model_len=longest + BLOCK_SIZE, max_cudagraph_capture_size=0)
     for tokens in sizes.prefill_tokens:
         what = f"prefill of {tokens} tokens"
         try:
@@ -50,7 +52,10 @@ def measure(sizes: Sizes, notes: Notes) -> None:
 
 def prompt_flops(arch: ModelArch, tokens: int) -> int:
     """Floating-point operations of a prompt of so many tokens."""
-    return sum(arch.flops_per_token(context) for context in range(1, tokens + 1)) + arch.logits_flops
+    whole = sum(arch.flops_per_token(context) for context in range(1, tokens + 1))
+    # The decoder drops the rows that do not sample once the last layer has attended.
+    after_attention = 2 * arch.hidden_size * (arch.num_heads * arch.head_dim + 3 * arch.intermediate_size)
+    return whole - (tokens - 1) * after_attention + arch.logits_flops
 
 
 def _prompt_s(executor: TorchExecutor, tokens: int, repeats: int) -> Spread:

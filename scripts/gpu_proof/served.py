@@ -17,7 +17,9 @@ BLOCK_SIZE = 16
 _STAND_IN_SIZE = 8
 
 
-def load(sizes: Sizes, model: str, *, max_model_len: int) -> TorchExecutor:
+def load(
+    sizes: Sizes, model: str, *, max_model_len: int, max_cudagraph_capture_size: int = MAX_CUDAGRAPH_CAPTURE_SIZE
+) -> TorchExecutor:
     """A model, run as its device runs it by default."""
     return TorchExecutor.load(
         resolve_model(model),
@@ -25,6 +27,7 @@ def load(sizes: Sizes, model: str, *, max_model_len: int) -> TorchExecutor:
         device=sizes.device,
         max_model_len=max_model_len,
         attention_backend=sizes.attention_backend,
+        max_cudagraph_capture_size=max_cudagraph_capture_size,
     )
 
 
@@ -36,7 +39,7 @@ def load_in_mode(sizes: Sizes, model: str, mode: Mode, *, max_model_len: int, dt
         device=sizes.device,
         max_model_len=max_model_len,
         enforce_eager=not (mode.graphs or mode.overlaps),
-        max_cudagraph_capture_size=MAX_CUDAGRAPH_CAPTURE_SIZE if mode.graphs else 0,
+        max_cudagraph_capture_size=max(sizes.host_batches) if mode.graphs else 0,
     )
     if sizes.device == "cpu" and mode.graphs:
         from tests.engine.padded_reference import capture_on_cpu

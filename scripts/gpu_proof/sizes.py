@@ -110,7 +110,7 @@ FULL = Sizes(
     model="random:qwen2.5-7b",
     small_model="random:qwen3-0.6b",
     repeats=5,
-    seconds=0.3,
+    seconds=0.15,
     copy_bytes=(256 << 20, 1 << 30, 4 << 30),
     # Squares, and the gate and up projections of the larger model for 8k tokens.
     products=((4096,) * 3, (8192,) * 3, (16384,) * 3, (8192, 37888, 3584)),
@@ -127,7 +127,7 @@ FULL = Sizes(
         requests=256, shortest=100, longest=1024, max_num_seqs=512, max_num_batched_tokens=16384, max_model_len=4096
     ),
     offline_repeats=2,
-    tune_arguments=(*_SLO, "--budget", "110s", "--model", "random:qwen2.5-7b", "--warm-start", "off"),
+    tune_arguments=(*_SLO, "--budget", "85s", "--model", "random:qwen2.5-7b", "--warm-start", "off"),
 )
 
 DRY = Sizes(
