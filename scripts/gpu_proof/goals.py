@@ -9,8 +9,8 @@ from scripts.gpu_proof.parts import DECODE, HOST, KERNELS, PREFILL
 from scripts.search_proof.goals import goal, percent
 
 LEAST_DECODE_SHARE = {1: 0.75, 32: 0.80, 128: 0.80, 256: 0.80}
-"""Of the copy ceiling, by batch. At 256 rows the products take longer than the weights take to read: on an H200 that copies
-4.3 TB/s and multiplies at 788 TFLOP/s the most that can be is 84 %."""
+"""Of the copy ceiling, by batch. At 256 rows the products take longer than the weights take to read: on an H200 that
+copies 4.3 TB/s and multiplies at 788 TFLOP/s the most that can be is 84 %."""
 LEAST_PREFILL_SHARE = {8192: 0.65}
 """Of the matrix ceiling, by tokens of the prompt."""
 MOST_IDLE_SHARE = 0.03
