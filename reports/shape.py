@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UserError
-from workloads.records import SCHEMA_VERSION
+from workloads.records import SCHEMA_VERSION, refuse_constant
 
 Shape = Mapping[str, type | tuple[type, ...]]
 
@@ -16,6 +16,7 @@ _JSON_NAMES: Mapping[type, str] = {
     str: "a text",
     int: "a whole number",
     float: "a number",
+    bool: "true or false",
 }
 
 
@@ -26,7 +27,7 @@ def read_record(path: Path, kind: str) -> dict[str, Any]:
         UserError: it is missing, damaged, of another kind, or of a schema that this version does not read.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse_constant)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:

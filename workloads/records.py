@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from engine.errors import UserError
 from engine.request import RequestEvent
@@ -216,9 +216,18 @@ def _to_json(meta: dict[str, Any]) -> str:
     return json.dumps(meta, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def refuse_constant(name: str) -> NoReturn:
+    """For `json.loads`: NaN and the infinities are no numbers of a record, and no JSON.
+
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def _read_meta(path: Path) -> dict[str, Any]:
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
+        meta = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse_constant)
     except FileNotFoundError:
         raise UserError(
             f"{path} does not exist: give the folder of a finished run, the one that holds {RUN_FILE}"

@@ -19,16 +19,17 @@ _OVERALL: Mapping[Tone, str] = {Tone.BAD: "error", Tone.WARN: "warning"}
 def to_annotations(diff: Diff) -> list[str]:
     """The headline first, then what is worse, cannot be told, or is better: one line each."""
     told = headline(diff)
-    lines = [_command(_OVERALL.get(told.tone, "notice"), "tune diff", told.sentence)]
+    lines = [command(_OVERALL.get(told.tone, "notice"), "tune diff", told.sentence)]
     lines += [
-        _command(level, f"{check.name}: {check.verdict.value}", check.text)
+        command(level, f"{check.name}: {check.verdict.value}", check.text)
         for check in checks_of(diff)
         if (level := _LEVELS.get(check.verdict)) is not None
     ]
     return lines
 
 
-def _command(level: str, title: str, message: str) -> str:
+def command(level: str, title: str, message: str) -> str:
+    """One workflow command: `error`, `warning` or `notice`."""
     return f"::{level} title={_escaped(title).replace(':', '%3A').replace(',', '%2C')}::{_escaped(message)}"
 
 

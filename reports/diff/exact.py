@@ -4,6 +4,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from reports.diff.diff import Line, Verdict
+from reports.diff.lacking import exactly_lacking
 from reports.diff.measured import missing_text
 from reports.diff.metrics import Metric
 from reports.diff.rules import Rule
@@ -20,6 +21,12 @@ def exact_line(metric: Metric, rule: Rule | None, base: Side, new: Side, *, gate
     Args:
         gated: the line gets a verdict: by the rule where there is one, else any difference is better or worse.
     """
+    line = _line_of_common(metric, rule, base, new, gated=gated)
+    return exactly_lacking(line, base, new) if gated else line
+
+
+def _line_of_common(metric: Metric, rule: Rule | None, base: Side, new: Side, *, gated: bool) -> Line:
+    """By the seeds whose runs have the metric on both sides."""
     ours, theirs = _by_seed(metric, base), _by_seed(metric, new)
     seeds = [seed for seed in ours if seed in theirs]
     line = Line(metric, None, None, rule=rule, gated=gated)

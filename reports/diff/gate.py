@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from reports.diff.diff import Line, Verdict
 from reports.diff.estimate import Estimate
+from reports.diff.lacking import with_lacking
 from reports.diff.measured import Measured
 from reports.diff.metrics import Metric
 from reports.diff.rules import Rule
@@ -34,7 +35,7 @@ def by_default(gated: Gated, margin: float) -> list[Line]:
             worse, better = (up, down) if metric.smaller_is_better else (down, up)
             verdict = Verdict.WORSE if worse else Verdict.BETTER if better else None
             line = _with_verdict(line, verdict, margin, len(gated), apart=apart)
-        lines.append(line)
+        lines.append(with_lacking(line, measured.lacking))
     return lines
 
 
@@ -104,7 +105,7 @@ def by_rules(gated: Gated) -> list[Line]:
             verdict = Verdict.WORSE if fails else Verdict.FINE if passes else Verdict.CANNOT_TELL
             reason = "" if verdict is not Verdict.CANNOT_TELL else "the limit lies within the interval"
             line = replace(line, verdict=verdict, reason=reason)
-        lines.append(line)
+        lines.append(with_lacking(line, measured.lacking))
     return lines
 
 

@@ -4,14 +4,15 @@ What a difference means is for `gate` to say, how far it can be off for `spread`
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.errors import UserError
 from reports.diff.comparable import differences
-from reports.diff.diff import Diff
+from reports.diff.diff import Diff, Line, Verdict
 from reports.diff.exact import exact_line
 from reports.diff.gate import by_default, by_rules, shown_line
 from reports.diff.measured import measure
-from reports.diff.metrics import Metric, metrics_of
+from reports.diff.metrics import GOODPUT, Metric, metrics_of
 from reports.diff.moved import what_moved
 from reports.diff.notices import notices_of
 from reports.diff.rules import Rule
@@ -50,6 +51,10 @@ def judge(
         raise UserError(f"--exact compares simulated sides under the same traffic, step by step; {why}")
     judged, shown = metrics_of(base.meta.get("slo") or new.meta.get("slo"), [rule.metric for rule in rules])
     _require_common(base, new, [*judged, *shown])
+    alike = base.meta.get("slo") == new.meta.get("slo")
+    if not alike:
+        shown = [*(metric for metric in judged if metric.name == GOODPUT), *shown]
+        judged = [metric for metric in judged if metric.name != GOODPUT]
     gate: list[tuple[Metric, Rule | None]] = [(metric, None) for metric in judged]
     if rules:
         by_name = {metric.name: metric for metric in (*judged, *shown)}
@@ -65,6 +70,8 @@ def judge(
         gated = [(metric, rule, measure(metric, base, new, usable)) for metric, rule in gate]
         lines = by_rules(gated) if rules else by_default(gated, margin)
         lines += [shown_line(metric, measure(metric, base, new, usable)) for metric in shown]
+    if not alike:
+        lines = [_of_two_slos(line) for line in lines]
     found = differences(base, new)
     distrust = tuple(
         f"{side.name}, seed {run.seed}: {run.distrust}" for side in (base, new) for run in side.runs if run.distrust
@@ -75,7 +82,7 @@ def judge(
         new=new,
         differences=found,
         lines=tuple(lines),
-        slo=slo_line(base, new, gated=not rules),
+        slo=slo_line(base, new, gated=not rules and alike),
         moved=tuple(moved),
         exact=exact,
         strict=strict,
@@ -83,6 +90,13 @@ def judge(
         notices=notices_of(base, new, found, lines, left_out),
         margin=margin,
     )
+
+
+def _of_two_slos(line: Line) -> Line:
+    """Goodput counts other requests on each side; a rule about it cannot be answered."""
+    if not line.gated or line.metric.name != GOODPUT:
+        return line
+    return replace(line, verdict=Verdict.CANNOT_TELL, reason="the sides were measured under two SLOs")
 
 
 def _require_common(base: Side, new: Side, metrics: Sequence[Metric]) -> None:

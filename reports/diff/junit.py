@@ -37,6 +37,11 @@ def to_junit(diff: Diff) -> str:
         else:
             ET.SubElement(case, "system-out").text = told
     ET.SubElement(suite, "system-out").text = clean(headline(diff).sentence)
+    return suite_text(suite)
+
+
+def suite_text(suite: ET.Element) -> str:
+    """A file with one suite."""
     root = ET.Element("testsuites")
     root.append(suite)
     ET.indent(root)

@@ -23,6 +23,18 @@ _META_SHAPE: Shape = {
     "seed": int,
     "rate": (int, float, type(None)),
 }
+_IF_THERE: Shape = {
+    "created": str,
+    "model": dict,
+    "device": (dict, type(None)),
+    "environment": (dict, type(None)),
+    "workload": (dict, type(None)),
+    "load": (dict, type(None)),
+    "rate": (int, float, type(None)),
+    "slo": (str, type(None)),
+    "stopped_early": (str, type(None)),
+}
+"""What older or smaller records may lack."""
 _WINDOW_SHAPE: Shape = {"requests": int, "start_ns": int, "end_ns": int}
 
 
@@ -81,6 +93,7 @@ def _read_baseline(folder: Path, name: str | None) -> Side:
     file = folder / BASELINE_FILE
     baseline = read_record(file, "baseline")
     require_shape(baseline, _BASELINE_SHAPE, str(file))
+    _require_if_there(baseline, str(file))
     runs = []
     for i, entry in enumerate(baseline["runs"]):
         where = f"{file}: runs[{i}]"
@@ -106,6 +119,10 @@ def _head(baseline: dict[str, Any]) -> dict[str, Any]:
     return {key: baseline[key] for key in (*keys, "settings") if key in baseline}
 
 
+def _require_if_there(record: dict[str, Any], where: str) -> None:
+    require_shape(record, {key: kind for key, kind in _IF_THERE.items() if key in record}, where)
+
+
 def _alone(record: RunRecord) -> SideRun:
     return SideRun(record.meta["seed"], record.meta["created"], record)
 
@@ -114,6 +131,7 @@ def _checked_run(folder: Path) -> RunRecord:
     record = load_run(folder)
     where = str(folder / RUN_FILE)
     require_shape(record.meta, _META_SHAPE, where)
+    _require_if_there(record.meta, where)
     require_shape(record.meta["window"], _WINDOW_SHAPE, f"{where}: window")
     if (verdict := record.meta["verdict"]) is not None:
         require_shape(verdict, {"bounds": list}, f"{where}: verdict")

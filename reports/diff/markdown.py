@@ -5,13 +5,14 @@ from reports.diff.diff import Diff
 from reports.diff.text import headline
 from reports.markdown import inline, table_text
 
-_MARKS = {0: "\N{WHITE HEAVY CHECK MARK}", 1: "\N{CROSS MARK}", 3: "\N{WHITE QUESTION MARK ORNAMENT}"}
+_UNDECIDED = "\N{WHITE QUESTION MARK ORNAMENT}"
+_MARKS = {0: "\N{WHITE HEAVY CHECK MARK}", 1: "\N{CROSS MARK}", 3: _UNDECIDED}
 
 
 def to_markdown(diff: Diff) -> str:
     """Headline and what is judged; the rest is folded away."""
     told = headline(diff)
-    blocks = [f"### {_MARKS[diff.exit_code]} {inline(told.sentence)}"]
+    blocks = [f"### {marked(diff.exit_code, told.sentence)}"]
     blocks += [f"> {inline(notice)}" for notice in told.notices]
     blocks += [table_text(view.gated_table(diff)), _listed(view.reasons(diff))]
     if moved := view.moved(diff):
@@ -21,6 +22,11 @@ def to_markdown(diff: Diff) -> str:
         blocks.append(table_text(settings))
     blocks += [table_text(view.shown_table(diff)), "</details>"]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def marked(exit_code: int, sentence: str) -> str:
+    """A headline with a sign that shows from afar how it ended."""
+    return f"{_MARKS.get(exit_code, _UNDECIDED)} {inline(sentence)}"
 
 
 def _listed(lines: tuple[str, ...]) -> str:

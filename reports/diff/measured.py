@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from reports.diff.estimate import Estimate, Reading
+from reports.diff.lacking import Lacking, lacking
 from reports.diff.metrics import Metric
 from reports.diff.resample import by_requests
 from reports.diff.scale import Scale, scale_for
@@ -22,6 +23,7 @@ class Measured:
         scale: None when one of them is.
         estimate: None as well where the runs say nothing of how far the difference can be off.
         missing: why there is nothing to compare; empty when there is.
+        lacking: the runs that have no number although there should be one; None without such.
     """
 
     base: float | None
@@ -29,6 +31,7 @@ class Measured:
     scale: Scale | None = None
     estimate: Estimate | None = None
     missing: str = ""
+    lacking: Lacking | None = None
 
     @property
     def difference(self) -> float:
@@ -47,6 +50,11 @@ def measure(metric: Metric, base: Side, new: Side, noise: Sequence[Side] = ()) -
     Args:
         noise: further sides whose repeats tell how much runs vary by themselves.
     """
+    return replace(_compared(metric, base, new, noise), lacking=lacking(metric, base, new))
+
+
+def _compared(metric: Metric, base: Side, new: Side, noise: Sequence[Side]) -> Measured:
+    """The runs that have the metric."""
     ours, theirs = _numbers(metric, base), _numbers(metric, new)
     if not ours or not theirs:
         return Measured(
@@ -58,6 +66,9 @@ def measure(metric: Metric, base: Side, new: Side, noise: Sequence[Side] = ()) -
     found = estimate(readings[0], readings[1], readings[2:]) or _of_requests(metric, scale, base, new, readings)
     if found is None:
         return Measured(_mean(ours), _mean(theirs), scale)
+    if base.simulated and new.simulated:
+        # There is no machine that could have been another one at another time.
+        found = replace(found, has_sessions=True)
     return Measured(scale.number(found.base), scale.number(found.new), scale, found)
 
 
@@ -112,7 +123,8 @@ def _of_requests(
         has_noise=simulated,
         has_sessions=simulated or {r.session for r in base.trusted} == {r.session for r in new.trusted},
     )
-    repeats = repeats_of(readings)
+    # What further sides say of the machine is of another time, and here are no pairs that could object.
+    repeats = repeats_of(readings[:2])
     if paired or not repeats.freedom:
         return found
     noise = repeats.mean * (1 / len(readings[0]) + 1 / len(readings[1]))

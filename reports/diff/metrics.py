@@ -18,6 +18,7 @@ Read = Callable[[Recorded], float | None]
 
 # `vllm bench serve` writes `e2el` in its result keys.
 _SUMMARY_NAMES = {"e2e": "e2el"}
+GOODPUT = "goodput"
 _STATISTICS = ("mean", *(f"p{q}" for q in SUMMARY_PERCENTILES), "max")
 _LATENCY = re.compile(r"(?P<statistic>mean|max|p\d+(?:\.\d+)?)_(?P<metric>[a-z0-9]+)")
 
@@ -57,7 +58,7 @@ def metrics_of(slo: str | None, named: Iterable[str] = ()) -> tuple[list[Metric]
     """
     bounds = () if slo is None else parse_slo([slo]).bounds
     judged = [_of_bound(bound) for bound in bounds]
-    judged += [_COUNTED["goodput"]] if bounds else []
+    judged += [_COUNTED[GOODPUT]] if bounds else []
     judged += [_latency("mean", "ttft"), _latency("mean", "tpot"), _COUNTED["output_throughput"]]
     judged = list({metric.name: metric for metric in reversed(judged)}.values())[::-1]
     known = {metric.name for metric in judged}
@@ -65,7 +66,7 @@ def metrics_of(slo: str | None, named: Iterable[str] = ()) -> tuple[list[Metric]
     listed = [
         _latency(statistic, metric) for metric in ("ttft", "tpot", "e2e", "queue") for statistic in ("p50", "p99")
     ]
-    listed += [metric for name, metric in _COUNTED.items() if name not in ("goodput", "output_throughput")]
+    listed += [metric for name, metric in _COUNTED.items() if name not in (GOODPUT, "output_throughput")]
     known |= {metric.name for metric in shown}
     return judged, [*shown, *(metric for metric in listed if metric.name not in known)]
 
@@ -137,7 +138,7 @@ def _share_of_prefill(run: Recorded) -> float | None:
 _COUNTED: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("goodput", "goodput", "requests/s", False, _summary("request_goodput"), request_rate),
+        Metric(GOODPUT, "goodput", "requests/s", False, _summary("request_goodput"), request_rate),
         Metric("output_throughput", "output tokens", "tokens/s", False, _summary("output_throughput"), token_rate),
         Metric("request_throughput", "requests", "requests/s", False, _summary("request_throughput"), request_rate),
         Metric("preemptions", "preemptions", "", True, _summary("preemptions"), count),

@@ -21,6 +21,10 @@ def notices_of(
     told = list(dict.fromkeys((*notices(base.meta), *notices(new.meta))))
     if found.refused:
         told.append(f"Compared although these differ: {'; '.join(map(str, found.refused))}.")
+    if base.meta.get("slo") != new.meta.get("slo"):
+        told.append("Each side counts as good what its own SLO asks for: neither goodput nor the SLO is judged.")
+    if base.path is not None and new.path is not None and base.path.resolve() == new.path.resolve():
+        told.append("Both sides are the same folder: there is nothing to compare.")
     gated = [line for line in lines if line.gated]
     if any(line.design in ("unpaired", "requests") for line in gated):
         told.append("The sides share no seed: their traffic differed, and its luck is in the intervals.")

@@ -63,7 +63,7 @@ def parse_margin(text: str) -> float:
     Raises:
         UserError: not a percentage above 0 and below 100.
     """
-    match = re.fullmatch(rf"\s*({_NUMBER})\s*%?\s*", text)
+    match = re.fullmatch(rf"\s*({_NUMBER})\s*%\s*", text)
     margin = float(match[1]) / 100 if match else 0.0
     if not 0 < margin < 1:
         raise UserError(f"--margin {text!r} is not possible: write a percentage above 0 and below 100, such as 10%")

@@ -19,6 +19,8 @@ from reports.diff.estimate import TINY, Estimate, Reading
 _PRELIMINARY = 0.25
 # With fewer degrees of freedom between sessions that test sees so little that what it does not see may be there.
 ENOUGH_SESSIONS = 3
+# Likewise between pairs: with fewer, a quiet night on record would make a loud day look certain.
+ENOUGH_PAIRS = 3
 
 
 Readings = Sequence[Reading]
@@ -53,24 +55,32 @@ class Squares:
         """Both together; this one alone where it exceeds the other."""
         return self if self.exceeds(other) else self + other
 
+    def judged_beside(self, repeats: "Squares", stored: "Squares") -> "Squares":
+        """These of pairs with the repeats of the same sessions, and with those of other times once pairs can object."""
+        together = self.pooled_with(repeats)
+        return together.pooled_with(stored) if self.freedom >= ENOUGH_PAIRS else together
+
 
 def estimate(base: Readings, new: Readings, noise: Sequence[Readings] = ()) -> Estimate | None:
     """The difference of two sides, by the best comparison that their runs allow.
 
     Args:
         base, new: at least one reading each.
-        noise: of further sides that were measured on the same machine; their repeats tell of its noise.
+        noise: of further sides that were measured on the same machine; their repeats tell of its noise where there are
+            pairs enough to say whether today is like that.
 
     Returns:
         None where the runs say nothing of the spread: one comparison, and no repeat anywhere.
     """
-    repeats = repeats_of([base, new, *noise])
     if together := _shared(base, new, by_session=True):
-        return _paired(*together, _between_pairs(*together).pooled_with(repeats))
+        shared = {r.session for r in base} & {r.session for r in new}
+        today = repeats_of([r for r in side if r.session in shared] for side in (base, new))
+        stored = repeats_of([*([r for r in side if r.session not in shared] for side in (base, new)), *noise])
+        return _paired(*together, _between_pairs(*together).judged_beside(today, stored))
     apart = _shared(base, new, by_session=False)
     if apart is None:
         return _unpaired(base, new)
-    within = _between_pairs(*apart).pooled_with(repeats)
+    within = _between_pairs(*apart).judged_beside(repeats_of([base, new]), repeats_of(noise))
     sessions = _between_sessions(base) + _between_sessions(new)
     if not sessions.freedom:
         return _paired(*apart, within, has_sessions=False)

@@ -29,7 +29,7 @@ def headline(diff: Diff) -> Headline:
             return Headline(sentence, Tone.BAD, diff.notices)
         return Headline(f"Regression: {new} is worse than {base}: {_some(causes)}.", Tone.BAD, diff.notices)
     if diff.exit_code == CANNOT_TELL:
-        causes = [f"{len(diff.distrust)} of its runs cannot be relied on"] if diff.distrust else []
+        causes = [f"{len(diff.distrust)} of the runs cannot be relied on"] if diff.distrust else []
         if diff.slo is not None and diff.slo.gated and diff.slo.verdict is Verdict.CANNOT_TELL:
             causes.append(f"the SLO was {diff.slo.base} and is {diff.slo.new} now")
         causes += _named(diff, Verdict.CANNOT_TELL)
@@ -46,7 +46,15 @@ def headline(diff: Diff) -> Headline:
 
 
 def _named(diff: Diff, verdict: Verdict) -> list[str]:
-    return [f"{line.metric.title} {difference(line, diff)}".strip() for line in diff.gated if line.verdict is verdict]
+    return [_named_line(line, diff) for line in diff.gated if line.verdict is verdict]
+
+
+def _named_line(line: Line, diff: Diff) -> str:
+    """With its difference, or with the reason where there is none or where it is worse all the same."""
+    found = difference(line, diff)
+    if line.reason and (line.verdict is Verdict.WORSE or not found):
+        return f"{line.metric.title} {line.reason}"
+    return f"{line.metric.title} {found}".strip()
 
 
 def _some(causes: Sequence[str]) -> str:
@@ -126,7 +134,7 @@ def _first_request(moved: Moved) -> str:
     if first is None:
         return "; all were admitted as before"
     if first.reordered:
-        places = [DASH if p is None else f"number {count(p)}" for p in (first.base_place, first.new_place)]
+        places = ["never" if p is None else f"number {count(p)}" for p in (first.base_place, first.new_place)]
         return f"; the order of admission changed at {text(first.request_id)}: it was {places[0]} and is {places[1]}"
     assert first.base_ns is not None
     assert first.new_ns is not None

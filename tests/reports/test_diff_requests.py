@@ -66,13 +66,17 @@ def test_what_does_not_come_from_single_requests_has_no_such_interval() -> None:
 def test_repeats_bring_the_machines_noise_into_a_comparison_of_other_traffic() -> None:
     metric, base, new = metric_named("mean_ttft"), served("base"), served("new", seed=2)
     alone = measure(metric, base, new).estimate
-    repeated = made_up_side("noise", [made_up_run(5, mean_ttft_ms=value) for value in (100.0, 110.0, 90.0)])
-    with_noise = measure(metric, base, new, [repeated]).estimate
+    values = [100.0, 110.0, 90.0]
+    stored = made_up_side("noise", [made_up_run(5, mean_ttft_ms=value) for value in values])
+    assert measure(metric, base, new, [stored]).estimate == alone, "it is of another time"
+    more = [made_up_run(1, "base", mean_ttft_ms=value) for value in values]
+    first = replace(base.runs[0], seed=1, session="elsewhere")
+    with_noise = measure(metric, made_up_side("base", [first, *more]), new).estimate
     assert alone is not None
     assert with_noise is not None
     assert (alone.has_noise, with_noise.has_noise) == (False, True)
-    noise = np.log([100.0, 110.0, 90.0]).var(ddof=1)
-    assert with_noise.variance == pytest.approx(alone.variance + 2 * noise)
+    noise = np.log(values).var(ddof=1)
+    assert with_noise.variance == pytest.approx(alone.variance + (1 / 4 + 1) * noise)
     assert 2 < with_noise.freedom < np.inf
 
 

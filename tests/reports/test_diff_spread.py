@@ -41,15 +41,14 @@ def test_what_a_seed_does_to_both_sides_cancels() -> None:
     assert found.variance == pytest.approx(0.01 / 3)
 
 
-def test_repeats_of_a_seed_on_either_side_and_of_further_sides_add_degrees_of_freedom() -> None:
+def test_repeats_of_a_seed_on_either_side_add_degrees_of_freedom() -> None:
     base = readings((0, "a", 1.0), (0, "a", 1.2), (1, "a", 2.1))
     new = readings((0, "a", 1.1), (1, "a", 2.1), (1, "a", 2.3))
-    noise = readings((7, "c", 5.0), (7, "c", 5.2), (7, "c", 5.1))
-    found = estimate(base, new, [noise])
+    found = estimate(base, new)
     assert found is not None
     # Pairs 0.0 and 0.1, each of weight 1 / (1 / 2 + 1).
-    squares = Squares(2 / 3 * 2 * 0.05**2, 1) + Squares(0.02, 1) + Squares(0.02, 1) + Squares(0.02, 2)
-    assert found.freedom == squares.freedom == 5
+    squares = Squares(2 / 3 * 2 * 0.05**2, 1) + Squares(0.02, 1) + Squares(0.02, 1)
+    assert found.freedom == squares.freedom == 3
     assert found.variance == pytest.approx(squares.mean / (4 / 3))
 
 
@@ -59,6 +58,32 @@ def test_pairs_that_vary_visibly_more_than_repeats_are_judged_by_themselves() ->
     found = estimate(base, new, [quiet])
     assert found is not None
     assert found.freedom == 2
+
+
+@pytest.mark.parametrize(("pairs", "freedom"), [(2, 1), (3, 2), (4, 3 + 2), (5, 4 + 2)])
+def test_repeats_of_another_time_join_only_where_there_are_pairs_enough_to_object(pairs: int, freedom: int) -> None:
+    base, new = one_each([0.0] * pairs), one_each([0.1 * (-1) ** i for i in range(pairs)])
+    stored = readings((7, "c", 5.0), (7, "c", 5.2), (7, "c", 5.1))
+    found = estimate(base, new, [stored])
+    assert found is not None
+    assert found.freedom == freedom
+    if pairs == 2:
+        assert estimate(base[:1], new[:1], [stored]) is None
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 4, 5])
+@pytest.mark.parametrize("louder", [1.0, 2.0, 20.0])
+def test_a_quiet_night_on_record_gives_no_more_false_alarms_on_a_louder_day(pairs: int, louder: float) -> None:
+    rng, trials = np.random.default_rng(pairs), 600
+    alarms = 0
+    for _ in range(trials):
+        base, new = (one_each(rng.normal(0.0, louder, pairs).tolist()) for _ in range(2))
+        night = [Reading(99, "night", float(value)) for value in rng.normal(0.0, 1.0, 13)]
+        found = estimate(base, new, [night])
+        assert found is not None
+        alarms += found.exceeds(0.0) <= 0.05
+    # One in twenty, and three standard errors of counting.
+    assert alarms / trials <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)
 
 
 def test_one_pair_and_no_repeat_say_nothing_of_the_spread() -> None:

@@ -129,12 +129,12 @@ def test_repeats_stored_with_the_baseline_tell_the_noise_for_a_single_new_run() 
 
 
 def test_repeats_of_a_further_baseline_count_unless_it_is_of_another_device() -> None:
-    sides = pairs((1.30,))
+    sides = pairs((1.03, 1.05, 1.07, 1.06))
     noise = side_of("night", {5: [100.0, 101.0, 99.0, 100.0]}, session="tuesday")
-    assert judge(*sides, noise=[noise]).exit_code == 1
+    assert line(judge(*sides, noise=[noise])).freedom == 3 + 3
     other = side_of("other", {5: [100.0, 101.0]}, change={"device": {"name": "Other GPU", "kind": "cuda"}})
     diff = judge(*sides, noise=[other])
-    assert diff.exit_code == 3
+    assert line(diff).freedom == 3
     assert any("other" in notice for notice in diff.notices)
 
 
@@ -165,14 +165,6 @@ def test_a_metric_on_neither_side_is_not_measured_and_decides_nothing() -> None:
     diff = judge(*pairs((1.0, 1.0)))
     assert line(diff, "mean_tpot").verdict is Verdict.NOT_MEASURED
     assert diff.exit_code == 0
-
-
-def test_a_metric_that_one_side_lacks_cannot_be_told() -> None:
-    base = made_up_side("base", [made_up_run(s, mean_ttft_ms=100.0, mean_tpot_ms=10.0) for s in (0, 1)])
-    new = made_up_side("new", [made_up_run(s, mean_ttft_ms=100.0, mean_tpot_ms=None) for s in (0, 1)])
-    diff = judge(base, new)
-    assert (line(diff, "mean_tpot").verdict, diff.exit_code) == (Verdict.CANNOT_TELL, 3)
-    assert line(diff, "mean_tpot").reason == "not measured on new"
 
 
 def test_nothing_in_common_is_refused() -> None:

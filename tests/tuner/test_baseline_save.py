@@ -173,7 +173,8 @@ def test_a_repeat_that_cannot_be_trusted_is_left_out(tune: Tune, monkeypatch: py
         stored_baseline(Path("baselines/main"), (7,), simulated=False)
         monkeypatch.setattr("tuner.targets.run_meta.check_validity", lambda result, plan: INVALID)
         outcome = tune("baseline", "repeat", "main", "--repeats", "1")
-    assert outcome.code == 0, outcome.err
+    assert outcome.code == 2, outcome.err
+    assert "0 of 1 repeats were added" in outcome.err
     assert "left out: the run is not valid: it lagged" in outcome.err
     assert len(kept()) == 1
 

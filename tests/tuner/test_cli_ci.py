@@ -1,6 +1,7 @@
 """`tune ci`: every way of measuring a candidate against a baseline, every exit code, and what is left behind."""
 
 import json
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -117,9 +118,17 @@ def test_a_candidate_that_breaks_off_is_a_regression(tune: Tune, monkeypatch: py
 
     stored_baseline(Path("baselines/main"), (7,))
     monkeypatch.setattr(SimulatedExecutor, "execute", failing)
-    outcome = tune(*CI)
+    Path("pr.md").write_text("No regression, of another day")
+    outcome = tune(*CI, "--json", "--markdown", "pr.md", "--junit", "j.xml", "--github")
     assert outcome.code == 1, outcome.err
-    assert "a run of the candidate broke off: RuntimeError: crash" in outcome.err
+    sentence = "Regression: a run of the candidate broke off: RuntimeError: crash"
+    assert sentence in outcome.err
+    assert f"::error title=tune ci::{sentence}" in outcome.err
+    assert json.loads(outcome.out) == read_json(Path("c/diff.json"))
+    assert (json.loads(outcome.out)["exit_code"], json.loads(outcome.out)["headline"]) == (1, f"{sentence}.")
+    assert sentence in Path("pr.md").read_text()
+    (failure,) = ET.parse("j.xml").iter("failure")
+    assert sentence in (failure.text or "")
     (entry,) = read_json(SIDES[1] / "baseline.json")["runs"]
     assert read_json(SIDES[1] / entry["path"] / "run.json")["stopped_early"] == "failed: RuntimeError: crash"
 
@@ -148,7 +157,12 @@ def test_an_interrupt_keeps_what_was_measured_and_judges_whole_pairs(
         interrupt_in(monkeypatch, interrupted_run)
         outcome = tune(*CI)
     assert outcome.code == 130, outcome.err
-    assert Path("c/diff.json").is_file() is judged
+    stored = read_json(Path("c/diff.json"))
+    assert bool(stored["lines"]) is judged
+    if judged:
+        assert stored["notices"][0] == "Interrupted: 1 of 5 pairs of runs were measured."
+    else:
+        assert stored["headline"].startswith("Interrupted before a pair of runs was whole")
     kept = sum(len(read_json(side / "baseline.json")["runs"]) for side in SIDES if side.is_dir())
     assert kept == interrupted_run - 1
 
@@ -184,6 +198,40 @@ def test_exactness_is_refused_on_a_real_device_before_anything_is_measured(tune:
         outcome = tune(*CI, "--exact")
     assert (outcome.code, "--exact is for baselines of a simulated device" in outcome.err) == (2, True)
     assert ", seed " not in outcome.err
+
+
+def test_files_that_cannot_be_written_and_damaged_figures_are_found_before_anything_is_measured(tune: Tune) -> None:
+    with noisy_machine(seed=18):
+        baseline = stored_baseline(Path("baselines/main"), (7,), simulated=False)
+        Path("folder").mkdir()
+        Path("file").write_text("")
+        for option in ("--markdown", "--junit"):
+            for place in ("folder", "file/x.md"):
+                outcome = tune(*CI, option, place)
+                assert (outcome.code, f"{option} '{place}' cannot be written" in outcome.err) == (2, True)
+                assert ", seed " not in outcome.err
+        (baseline.run_folders[0] / "run.json").write_text("{")
+        outcome = tune(*CI)
+    assert (outcome.code, "run.json is damaged" in outcome.err) == (2, True)
+    assert ", seed " not in outcome.err
+
+
+def test_a_bug_is_no_regression(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise ZeroDivisionError
+
+    stored_baseline(Path("baselines/main"), (7,))
+    monkeypatch.setattr("tuner.ci.candidate.candidate_settings", broken)
+    outcome = tune(*CI)
+    assert (outcome.code, "Traceback" in outcome.err) == (2, True)
+
+
+def test_the_copy_of_stored_runs_keeps_the_time_of_the_baseline(tune: Tune) -> None:
+    file = Path("baselines/main/baseline.json")
+    stored_baseline(file.parent, (7,))
+    file.write_text(json.dumps(read_json(file) | {"created": "2026-01-02T03:04:05+00:00"}))
+    outcome = tune(*CI)
+    assert "main: 1 run, 2026-01-02 03:04" in outcome.out
 
 
 def test_a_result_is_not_written_over_another(tune: Tune) -> None:

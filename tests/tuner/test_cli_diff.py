@@ -104,10 +104,11 @@ def test_one_real_run_of_each_side_cannot_tell(tune: Tune, here: Path) -> None:
     refused(tune("diff", "wide", "narrow", "--exact"), "--exact")
 
 
-def test_repeats_of_a_baseline_of_this_machine_make_it_tell(tune: Tune, here: Path) -> None:
+def test_repeats_make_it_tell_those_of_the_side_but_not_of_another_time_alone(tune: Tune, here: Path) -> None:
     on_a_real_device(here)
     as_baseline(here, "night", [here / "wide", here / "wide"])
-    assert tune("diff", "wide", "narrow", "--noise", "night").code == 1
+    assert tune("diff", "night", "narrow").code == 1
+    assert tune("diff", "wide", "narrow", "--noise", "night").code == 3
 
 
 def test_what_is_not_comparable_is_refused_unless_allowed(tune: Tune, here: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -101,3 +102,25 @@ def test_another_victim_of_preemption_fails_and_the_diff_names_what_moved(
     assert moved["first_step"]["changes"]
     assert {"preemptions", "cached tokens"} & {change["name"] for change in moved["counters"]}
     assert "Regression" in (tmp_path / "out" / "diff.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"), [((0, 0, 0), 0), ((0, 1, 0), 1), ((1, 2, 0), 2), ((2, 1, 1), 2), ((130, 0, 0), 130)]
+)
+def test_the_script_hands_on_what_went_wrong_and_says_where_the_report_is(
+    codes: Sequence[int], expected: int, tmp_path: Path
+) -> None:
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "gate", tmp_path / "scripts" / "gate")
+    for name, code in zip(NAMES, codes, strict=True):
+        (tmp_path / ".ci" / "baselines" / name).mkdir(parents=True)
+        (tmp_path / ".ci" / "baselines" / name / "code").write_text(str(code))
+    stand_in = tmp_path / "scripts" / "tune"
+    # Arguments: ci --baseline NAME --store STORE --exact --out FOLDER
+    stand_in.write_text('#!/bin/sh\nmkdir -p "$8"; touch "$8/diff.md"; exit "$(cat "$5/$3/code")"\n')
+    stand_in.chmod(0o755)
+    done = subprocess.run([tmp_path / "scripts" / "gate"], capture_output=True, text=True, check=False)
+    assert done.returncode == expected, done.stderr
+    if codes[0]:
+        assert "gate: chat ended with" in done.stderr
+        assert "the report is runs/gate/chat/diff.md" in done.stderr

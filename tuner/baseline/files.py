@@ -92,4 +92,4 @@ def store_run(folder: Path, number: int, run: SideRun, device: str) -> dict[str,
 
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:
     """Write `baseline.json`, whole or not at all."""
-    write_atomic(folder / BASELINE_FILE, json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_atomic(folder / BASELINE_FILE, json.dumps(record, indent=2, allow_nan=False) + "\n")

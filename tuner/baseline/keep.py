@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UserError
+from reports.diff.load import load_side
 from reports.diff.side import InMemory, SideRun
 from tuner.baseline.record import Baseline, load_of, now, options_of, options_on, other_machine
 from tuner.baseline.source import Source, find_source, why_unfit
-from tuner.baseline.store import add_run, create, open_baseline, require_new
+from tuner.baseline.store import add_run, create, growing, open_baseline, require_new, require_place
 from tuner.lock import alone_in
 from tuner.progress import ProgressDisplay
 from tuner.runner import at
@@ -33,11 +34,13 @@ class Kept:
     Attributes:
         baseline: None when it was interrupted before there was a run to make it of.
         measured: runs that were added to it.
+        planned: runs that were to be added.
         interrupted: before all that were planned.
     """
 
     baseline: Baseline | None
     measured: int
+    planned: int
     interrupted: bool
 
 
@@ -72,14 +75,16 @@ def save(
         raise UserError(f"{source.origin.folder} has no whole run to save ({source.unfit[0]}): leave --repeats 0 out")
     session = None
     if rounds:
-        # Before anything is written or replaced: it may turn out that this is another machine.
+        # Before anything is written or replaced, and before the model is loaded.
+        require_place(folder)
+        # It may turn out that this is another machine.
         session = _Session(source.side.meta, source.side.seeds, _options_of(source), display)
 
     def make(runs: Sequence[SideRun]) -> Baseline:
         return create(folder, source.origin, runs, replace=force)
 
     baseline = make(source.fit) if source.fit else None
-    return Kept(baseline, 0, interrupted=False) if session is None else session.measure(baseline, rounds, make)
+    return Kept(baseline, 0, 0, interrupted=False) if session is None else session.measure(baseline, rounds, make)
 
 
 def repeat(name: str, store: Path, display: ProgressDisplay, *, repeats: int | None = None) -> Kept:
@@ -91,9 +96,14 @@ def repeat(name: str, store: Path, display: ProgressDisplay, *, repeats: int | N
     baseline = open_baseline(store, name)
     if baseline.simulated:
         raise UserError(f"the baseline {name!r} was simulated: measured again it would give the same to the last digit")
-    rounds = _rounds(len(baseline.seeds)) if repeats is None else repeats
-    session = _Session(baseline.record, baseline.seeds, baseline.target_options, display)
-    return session.measure(baseline, rounds)
+    # What is damaged is found out before anything is measured.
+    load_side(baseline.path)
+    with growing(baseline):
+        # Another process may have added runs by now.
+        baseline = open_baseline(store, name)
+        rounds = _rounds(len(baseline.seeds)) if repeats is None else repeats
+        session = _Session(baseline.record, baseline.seeds, baseline.target_options, display)
+        return session.measure(baseline, rounds, held=True)
 
 
 def _rounds(num_seeds: int) -> int:
@@ -139,19 +149,25 @@ class _Session:
         self._started = now()
 
     def measure(
-        self, baseline: Baseline | None, rounds: int, make: Callable[[Sequence[SideRun]], Baseline] | None = None
+        self,
+        baseline: Baseline | None,
+        rounds: int,
+        make: Callable[[Sequence[SideRun]], Baseline] | None = None,
+        *,
+        held: bool = False,
     ) -> Kept:
         """Measure each seed `rounds` times and add the runs to a baseline as they come.
 
         Args:
             make: makes the baseline of the first run, where there is none yet.
+            held: the baseline is held by this process already.
 
         Raises:
             UserError: the settings do not fit, or no run was of use and there is no baseline yet.
         """
         display, measured, interrupted = self._display, 0, False
         with ExitStack() as stack, display.live():
-            if baseline is not None:
+            if baseline is not None and not held:
                 stack.enter_context(alone_in(baseline.path))
 
             def keep(result: Measured) -> None:
@@ -177,7 +193,7 @@ class _Session:
                 interrupted = True
         if baseline is None and not interrupted:
             raise UserError("no run could be used, so there is no baseline: see above for the reasons")
-        return Kept(baseline, measured, interrupted)
+        return Kept(baseline, measured, rounds * len(self._seeds), interrupted)
 
     def _run(self, seed: int, label: str, keep: Callable[[Measured], None]) -> None:
         load, slo = load_of(self._meta, seed), self._meta["slo"]

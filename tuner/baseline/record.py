@@ -38,6 +38,18 @@ _SHAPE: Shape = {
 }
 LOAD_SHAPE: Shape = {"warmup_s": (int, float), "window_s": (int, float), "drain_timeout_s": (int, float)}
 _TARGET_SHAPE: Shape = {"model": str, "device": str}
+_TARGET_IF_THERE: Shape = {
+    "dtype": str,
+    "max_model_len": (int, type(None)),
+    "device_memory_bytes": (int, type(None)),
+    "weights_seed": int,
+    "attention_backend": str,
+    "enforce_eager": bool,
+    "max_cudagraph_capture_size": int,
+    "tensor_parallel_size": int,
+    "data_parallel_size": int,
+    "router": str,
+}
 _ONLY_IF_CHANGED = (
     *("tensor_parallel_size", "data_parallel_size", "router"),
     *("enforce_eager", "max_cudagraph_capture_size"),
@@ -72,6 +84,8 @@ class Baseline:
         require_shape(record, _SHAPE, str(file))
         require_shape(record["load"], LOAD_SHAPE, f"{file}: load")
         require_shape(record["target"], _TARGET_SHAPE, f"{file}: target")
+        given = {key: kind for key, kind in _TARGET_IF_THERE.items() if key in record["target"]}
+        require_shape(record["target"], given, f"{file}: target")
         if not record["runs"]:
             raise UserError(f"{file} is damaged: it has no runs")
         for i, run in enumerate(record["runs"]):

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,11 +73,51 @@ def require_new(store: Path, name: str, *, replace: bool) -> Path:
         UserError: it cannot have that name, or has it already and is not to be replaced.
     """
     folder = store / require_name(name)
+    if folder.is_symlink():
+        raise UserError(f"{str(folder)!r} is a link to another folder, which is not replaced: choose another name")
+    if folder.exists() and not (folder / BASELINE_FILE).is_file():
+        raise UserError(f"{str(folder)!r} is there and no baseline, so it is not replaced: choose another name")
     if folder.exists() and not replace:
         raise UserError(
             f"the baseline {name!r} exists already: --force replaces it, tune baseline repeat {name} measures it again"
         )
     return folder
+
+
+def require_place(folder: Path) -> None:
+    """Find out before measuring that a baseline can be written to its place.
+
+    Args:
+        folder: of the baseline, there or not.
+
+    Raises:
+        UserError: it cannot, or another process is at work there.
+    """
+    # The store itself is made with its first baseline.
+    there = next(path for path in folder.absolute().parents if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write the baseline to {str(folder)!r}: {error.strerror or error}") from error
+    with alone_in(folder.parent), alone_in(folder):
+        pass
+
+
+@contextmanager
+def growing(baseline: Baseline) -> Iterator[None]:
+    """Hold a baseline to which runs are to be added.
+
+    Raises:
+        UserError: it cannot be written to, or another process is at work on it.
+    """
+    with alone_in(baseline.path):
+        try:
+            with tempfile.TemporaryFile(dir=baseline.path), tempfile.TemporaryFile(dir=baseline.path / RUNS_FOLDER):
+                pass
+        except OSError as error:
+            raise UserError(f"cannot write to {str(baseline.path)!r}: {error.strerror or error}") from error
+        yield
 
 
 def create(folder: Path, origin: Origin, runs: Sequence[SideRun], *, replace: bool = False) -> Baseline:
@@ -121,14 +162,14 @@ def add_run(baseline: Baseline, run: SideRun) -> Baseline:
         UserError: the run is not like the others, or the file system refuses.
     """
     _require_alike([dict(baseline.record), run.record.meta])
-    numbers = (path.name.partition("-")[0] for path in (baseline.path / RUNS_FOLDER).iterdir())
-    number = 1 + max((int(n) for n in numbers if n.isdecimal()), default=0)
-    runs = [*baseline.record["runs"], store_run(baseline.path, number, run, baseline.record["target"]["device"])]
-    record = dict(baseline.record) | {"runs": runs}
     try:
+        numbers = (path.name.partition("-")[0] for path in (baseline.path / RUNS_FOLDER).iterdir())
+        number = 1 + max((int(n) for n in numbers if n.isdecimal()), default=0)
+        runs = [*baseline.record["runs"], store_run(baseline.path, number, run, baseline.record["target"]["device"])]
+        record = dict(baseline.record) | {"runs": runs}
         write_record(baseline.path, record)
     except OSError as error:
-        raise UserError(f"cannot write {baseline.path / BASELINE_FILE}: {error.strerror or error}") from error
+        raise UserError(f"cannot write to {str(baseline.path)!r}: {error.strerror or error}") from error
     return Baseline(baseline.path, record)
 
 
@@ -176,6 +217,9 @@ def _put(partial: Path, folder: Path) -> None:
 
 
 def _remove_whole(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
+        return
     gone = folder.with_name(f".{folder.name}.{os.getpid()}.removed")
     folder.rename(gone)
     shutil.rmtree(gone)

@@ -1,12 +1,13 @@
 """`tune ci`: a candidate held against a baseline, from the first run to the verdict."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.errors import UserError
 from reports.diff.comparable import differences, require_comparable
 from reports.diff.diff import CANNOT_TELL, REGRESSION, Diff
+from reports.diff.ended import Ended
 from reports.diff.judge import MARGIN, judge
 from reports.diff.load import load_side
 from reports.diff.rules import Rule
@@ -63,12 +64,14 @@ class Outcome:
 
     Attributes:
         folder: with both sides as baselines.
+        baseline: its name.
         diff: None where there was no pair of runs to judge.
         broke_off: a run ended with an error, which ended the measurement.
         interrupted: it was stopped before its end.
     """
 
     folder: Path
+    baseline: str
     diff: Diff | None
     broke_off: BrokeOff | None = None
     interrupted: bool = False
@@ -82,6 +85,14 @@ class Outcome:
             return REGRESSION if self.broke_off.arm.name == CANDIDATE else CANNOT_TELL
         assert self.diff is not None
         return self.diff.exit_code
+
+    @property
+    def ended(self) -> Ended:
+        """What to say where there is no diff."""
+        sentence = "Interrupted before a pair of runs was whole: there is nothing to judge."
+        if self.broke_off is not None:
+            sentence = f"{'Regression' if self.exit_code == REGRESSION else 'Cannot tell'}: {self.broke_off}."
+        return Ended(self.baseline, CANDIDATE, self.exit_code, sentence)
 
 
 def run_gate(
@@ -114,11 +125,13 @@ def run_gate(
             sides.measure(pairs)
     except BrokeOff as error:
         broke_off = error
-        display.say(str(error))
     except KeyboardInterrupt:
         interrupted = True
-    diff = sides.judge(gate) if broke_off is None and sides.have_pair else None
-    return Outcome(folder, diff, broke_off, interrupted)
+    diff = sides.judge(gate) if broke_off is None and sides.pairs_made else None
+    if diff is not None and interrupted:
+        made, planned = sides.pairs_made, sides.pairs_planned
+        diff = replace(diff, notices=(f"Interrupted: {made} of {planned} pairs of runs were measured.", *diff.notices))
+    return Outcome(folder, baseline.name, diff, broke_off, interrupted)
 
 
 class _Sides:
@@ -127,6 +140,9 @@ class _Sides:
     def __init__(self, baseline: Baseline, candidate: Candidate, folder: Path, display: ProgressDisplay) -> None:
         self._baseline, self._candidate, self._folder, self._display = baseline, candidate, folder, display
         self._kept: dict[str, Baseline] = {}
+        # Read before anything is measured: what is damaged is found out now.
+        self._stored = load_side(baseline.path)
+        self.pairs_planned = 0
         here = self._engine_here()
         self._b = Arm(CANDIDATE, self._target(candidate.checkout, here), candidate.settings)
         self._a = None
@@ -175,10 +191,11 @@ class _Sides:
             seeds = range(seeds[0], seeds[0] + (pairs or PAIRS))
         elif pairs is not None:
             self._display.say("--pairs does nothing on a simulated device: one run for each of the baseline's seeds")
+        self.pairs_planned = len(seeds)
         return [(arm, baseline.load_of(seeds[k])) for arm, k in in_turn(arms, len(seeds))]
 
     def _keep_stored(self, seeds: Sequence[int]) -> None:
-        by_seed = {run.seed: run for run in load_side(self._baseline.path).runs}
+        by_seed = {run.seed: run for run in self._stored.runs}
         origin = Origin("baseline", str(self._baseline.path), self._baseline.card)
         self._kept[BASELINE] = write_baseline(self._folder / SIDES[BASELINE], origin, [by_seed[seed] for seed in seeds])
 
@@ -190,15 +207,19 @@ class _Sides:
             self._kept[arm.name] = write_baseline(self._folder / SIDES[arm.name], origin, [run])
 
     @property
-    def have_pair(self) -> bool:
-        """Both sides have a run of the same traffic."""
+    def pairs_made(self) -> int:
+        """Seeds of which both sides have a run."""
         seeds = [set(kept.seeds) for kept in self._kept.values()]
-        return len(seeds) == 2 and bool(seeds[0] & seeds[1])
+        return len(seeds[0] & seeds[1]) if len(seeds) == 2 else 0
 
     def judge(self, gate: Gate) -> Diff:
         """What the runs say, read back from where they were kept: `tune diff` of both folders says the same."""
         base = load_side(self._folder / SIDES[BASELINE], self._baseline.name)
+        if self._is_stored:
+            # The copy is of now; its runs are not.
+            own = {key: self._stored.meta[key] for key in ("created", "tool_version")}
+            base = replace(base, meta={**base.meta, **own})
         new = load_side(self._folder / SIDES[CANDIDATE], CANDIDATE)
         require_comparable(differences(base, new))
-        noise = [] if self._baseline.simulated else [load_side(self._baseline.path)]
+        noise = [] if self._baseline.simulated else [self._stored]
         return judge(base, new, rules=gate.rules, noise=noise, margin=gate.margin, strict=gate.strict)

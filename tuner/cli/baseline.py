@@ -18,6 +18,9 @@ baseline = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+# What was to be done could not be: like bad input, and unlike 1, which tells a gate of a regression.
+NOTHING_ADDED = 2
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the baseline.", show_default=False)]
 Repeats = Annotated[
     Optional[int],  # noqa: UP045  (typer reads the annotation at run time)
@@ -68,7 +71,7 @@ def repeat(
 
     On another day this tells how much the machine differs from day to day.
 
-    Exit code: 0 done, 2 bad input, 130 interrupted; what was measured until then is kept.
+    Exit code: 0 done, 2 bad input or no run was of use, 130 interrupted; what was measured until then is kept.
     """
     from pathlib import Path
 
@@ -76,7 +79,8 @@ def repeat(
     from tuner.cli.baseline_views import say_kept
 
     kept = repeat_baseline(name, Path(store), display := _display(), repeats=repeats)
-    raise typer.Exit(say_kept(kept, display))
+    code = say_kept(kept, display)
+    raise typer.Exit(NOTHING_ADDED if not code and kept.planned and not kept.measured else code)
 
 
 @baseline.command("list")
@@ -109,9 +113,10 @@ def rm(
 
     from tuner.baseline.store import folder_of, remove
 
-    for name in names:
+    once = list(dict.fromkeys(names))
+    for name in once:
         folder_of(Path(store), name)
-    for name in names:
+    for name in once:
         remove(Path(store), name)
         typer.echo(f"removed {name}")
 

@@ -37,6 +37,8 @@ def say_kept(kept: Kept, display: ProgressDisplay) -> int:
     if not kept.baseline.simulated:
         what += f"; noise of a run: {', '.join(_noise(kept.baseline, load_side(kept.baseline.path)))}"
     display.say(what)
+    if kept.planned and not kept.measured:
+        display.say(f"0 of {kept.planned} repeats were added: see above for the reasons")
     return 0
 
 
@@ -53,7 +55,8 @@ def print_list(store: Path, *, as_json: bool) -> None:
     if not names:
         console.print(Text(f"no baselines in {str(store)!r}: tune baseline save makes one"))
         return
-    table = _table("baseline", "model and device", "load", "settings", "noise of a run")
+    # Few columns: at 80 characters no name of a setting is broken.
+    table = _table("baseline", "model, device and load", "settings")
     damaged = []
     for name in names:
         try:
@@ -62,11 +65,9 @@ def print_list(store: Path, *, as_json: bool) -> None:
             damaged.append(str(error))
             continue
         cells = (
-            [name, _when(baseline), *_counted(baseline).split(", ")],
-            _engine(baseline),
-            _load(baseline),
+            [name, _when(baseline), *_counted(baseline).split(", "), "noise of a run:", *_noise(baseline, side)],
+            [*_engine(baseline), *_load(baseline)],
             _settings(baseline.record["settings"]),
-            _noise(baseline, side),
         )
         table.add_row(*(Text(_lines(cell)) for cell in cells))
     console.print(table)
@@ -105,9 +106,9 @@ def print_one(store: Path, name: str, *, as_json: bool) -> None:
     for entry, run in zip(record["runs"], side.runs, strict=True):
         summary = run.record.meta["summary"]
         numbers = (
-            request_rate(summary["request_goodput"]),
-            milliseconds(summary["p95_ttft_ms"]),
-            milliseconds(summary["mean_tpot_ms"]),
+            request_rate(summary.get("request_goodput")),
+            milliseconds(summary.get("p95_ttft_ms")),
+            milliseconds(summary.get("mean_tpot_ms")),
         )
         runs.add_row(*map(Text, (clean(entry["path"]), str(run.seed), clean(_minute(run.session)), *numbers)))
     Console().print(table, "", runs)

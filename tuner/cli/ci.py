@@ -11,7 +11,7 @@ from tuner.cli import options as opt
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from reports.diff.diff import Diff
+    from reports.diff.forms import Forms
 
 _CANDIDATE, _RUNS = "The candidate", "The runs"
 
@@ -94,6 +94,8 @@ def ci(
 
     from rich.console import Console
 
+    from reports.diff.ended import forms_of_ended
+    from reports.diff.forms import forms_of
     from reports.diff.rules import parse_margin, parse_rule
     from tuner.baseline.store import open_baseline
     from tuner.ci.candidate import candidate_settings
@@ -109,28 +111,31 @@ def ci(
         None if checkout is None else Path(checkout),
         None if base_checkout is None else Path(base_checkout),
     )
+    outputs = to.Outputs(json_, markdown, junit, github)
+    to.prepare(outputs)
     with claimed_folder(out, f"{datetime.date.today():%Y-%m-%d}-ci-{baseline}") as folder:
         outcome = run_gate(kept, candidate, folder, display, gate=gate, pairs=pairs)
-        if outcome.diff is not None:
-            _store(outcome.diff, folder)
-    if outcome.diff is not None:
-        to.show(outcome.diff, to.Outputs(json_, markdown, junit, github))
-    if outcome.interrupted:
-        display.say("interrupted" if outcome.diff else "interrupted before a pair of runs was whole: nothing to judge")
+        forms = forms_of_ended(outcome.ended) if outcome.diff is None else forms_of(outcome.diff)
+        if outcome.diff is not None or any(folder.iterdir()):
+            _store(forms, folder)
+    if outcome.diff is None:
+        to.publish(forms, outputs)
+        display.say(outcome.ended.sentence)
+    else:
+        to.show(outcome.diff, outputs)
+        if outcome.interrupted:
+            display.say("interrupted")
     if folder.exists():
         display.say(f"everything measured is in {folder}")
     raise typer.Exit(outcome.exit_code)
 
 
-def _store(diff: "Diff", folder: "Path") -> None:
+def _store(forms: "Forms", folder: "Path") -> None:
     """Keep the judgement beside what it was made of."""
     import json
 
-    from reports.diff.json_form import to_json
-    from reports.diff.junit import to_junit
-    from reports.diff.markdown import to_markdown
     from workloads.records import write_atomic
 
-    write_atomic(folder / "diff.json", json.dumps(to_json(diff), indent=2, ensure_ascii=False) + "\n")
-    write_atomic(folder / "diff.md", to_markdown(diff))
-    write_atomic(folder / "junit.xml", to_junit(diff))
+    write_atomic(folder / "diff.json", json.dumps(forms.json, indent=2) + "\n")
+    write_atomic(folder / "diff.md", forms.markdown)
+    write_atomic(folder / "junit.xml", forms.junit)

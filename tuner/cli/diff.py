@@ -27,7 +27,8 @@ def diff(
         typer.Option(
             "--noise",
             metavar="BASELINE",
-            help="A further baseline of this machine whose repeats tell how much runs vary; may be repeated.",
+            help="A further baseline of this machine, whose repeats count beside four pairs of runs or more; may be "
+            "repeated.",
             rich_help_panel="The gate",
             show_default=False,
         ),
@@ -60,11 +61,13 @@ def diff(
 
     rules = [parse_rule(text) for text in fail_on or ()]
     allowed_change = parse_margin(margin)
+    outputs = to.Outputs(json_, markdown, junit, github)
+    to.prepare(outputs)
     sides = [open_side(text, Path(store)) for text in (base, new)]
     further = [open_side(text, Path(store)) for text in noise or ()]
     require_comparable(differences(*sides), _parts(allow or ()))
     judged = judge(*sides, rules=rules, noise=further, margin=allowed_change, strict=exact)
-    to.show(judged, to.Outputs(json_, markdown, junit, github))
+    to.show(judged, outputs)
     raise typer.Exit(judged.exit_code)
 
 

@@ -11,6 +11,7 @@ from engine.errors import UserError
 
 if TYPE_CHECKING:
     from reports.diff.diff import Diff
+    from reports.diff.forms import Forms
 
 _GATE, _OUTPUT = "The gate", "The output"
 
@@ -79,6 +80,30 @@ class Outputs:
     github: bool = False
 
 
+def prepare(outputs: Outputs) -> None:
+    """Find out before anything is measured that the files can be written, and remove what an earlier call left.
+
+    A file of another day must not be taken for the result of a call that ended without one.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    import tempfile
+
+    for option, file in (("--markdown", outputs.markdown), ("--junit", outputs.junit)):
+        if file is None:
+            continue
+        path = Path(file)
+        if path.is_dir():
+            raise UserError(f"{option} {file!r} cannot be written: it is a folder")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path.parent):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(f"{option} {file!r} cannot be written: {error.strerror or error}") from error
+
+
 def show(diff: "Diff", outputs: Outputs) -> None:
     """Print a diff and write its files.
 
@@ -87,27 +112,34 @@ def show(diff: "Diff", outputs: Outputs) -> None:
     """
     from rich.console import Console
 
-    from reports.diff.annotations import to_annotations
-    from reports.diff.json_form import to_json
-    from reports.diff.junit import to_junit
-    from reports.diff.markdown import to_markdown
+    from reports.diff.forms import forms_of
     from reports.diff.terminal import to_terminal
+
+    if not outputs.as_json:
+        to_terminal(diff, Console())
+    publish(forms_of(diff), outputs)
+
+
+def publish(forms: "Forms", outputs: Outputs) -> None:
+    """Print the JSON where that is asked for, and write the files and what GitHub shows.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
     from tuner.cli.output import print_json
 
     if outputs.as_json:
-        print_json(to_json(diff))
-    else:
-        to_terminal(diff, Console())
+        print_json(forms.json)
     if outputs.markdown is not None:
-        _write(outputs.markdown, "--markdown", to_markdown(diff))
+        _write(outputs.markdown, "--markdown", forms.markdown)
     if outputs.junit is not None:
-        _write(outputs.junit, "--junit", to_junit(diff))
+        _write(outputs.junit, "--junit", forms.junit)
     if outputs.github or os.environ.get("GITHUB_ACTIONS") == "true":
-        for line in to_annotations(diff):
+        for line in forms.annotations:
             # The runner reads both streams; standard output may be the JSON's alone.
             typer.echo(line, err=outputs.as_json)
         if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-            _append(summary, to_markdown(diff))
+            _append(summary, forms.markdown)
 
 
 def _write(file: str, option: str, content: str) -> None:

@@ -29,7 +29,8 @@ def print_summary(folder: Path) -> None:
 
 def print_json(content: dict[str, Any]) -> None:
     """Machine-readable output, alone on standard output."""
-    json.dump(content, sys.stdout, indent=2, ensure_ascii=False)
+    # In ASCII, since names of files may hold what no terminal's encoding can write.
+    json.dump(content, sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 
