@@ -90,6 +90,7 @@ def load_executor(
 
     _refuse_what_cannot_fit(config, source, device, max_model_len)
     say(f"loading {source.name} onto {device}")
+    _say_where_kernels_are_missing(config, device, say)
     return TorchExecutor.load(
         source,
         dtype=config.model.dtype,
@@ -101,6 +102,13 @@ def load_executor(
         enforce_eager=config.enforce_eager,
         max_cudagraph_capture_size=config.max_cudagraph_capture_size,
     )
+
+
+def _say_where_kernels_are_missing(config: EngineConfig, device: str, say: Callable[[str], None]) -> None:
+    from engine.native.library import why_not_native
+
+    if device == "cpu" and config.model.dtype in ("auto", "float32") and (reason := why_not_native()):
+        say(f"the CPU computes with torch's own operations, at about half the speed of compiled kernels: {reason}")
 
 
 def _tensor_parallel(

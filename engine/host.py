@@ -14,11 +14,18 @@ def cache_root() -> Path:
 
 def cpu_name() -> str:
     """The processor's name for people."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def cpu_features() -> str:
+    """What instructions the processor has, as the system lists them; empty where it does not."""
+    return _cpuinfo("flags") or _cpuinfo("Features")
+
+
+def _cpuinfo(field: str) -> str:
+    """The first value of a field of Linux's list of processors."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")

@@ -322,9 +322,8 @@ class TorchExecutor:
             # After the step: libraries load their kernels at the first use, outside of torch's allocator.
             total, other = cuda_total_and_other(self._device)
             other += graph_bytes(lambda: self._make_graphs(attention, kv), self._device)
-        return MemoryProfile(
-            total=self._device_memory_bytes or total, weights=self.weights_bytes, other=other, peak_activation=peak
-        )
+        total = self._device_memory_bytes or total
+        return MemoryProfile(total=total, weights=self.weights_bytes, other=other, peak_activation=peak)
 
 
 def _size(memory: KVTensors | SwapSpace | None) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from engine.host import cache_root, cpu_name
+from engine.host import cache_root, cpu_features, cpu_name
 
 _FOLDER = Path(__file__).parent
 _SOURCES = ("linear.cpp", "rows.cpp", "attention.cpp")
@@ -134,7 +134,7 @@ def _find_compiler() -> list[str]:
 def _fingerprint(command: Sequence[str]) -> str:
     """Of all that the library depends on: sources, command, and the machine that it was made for."""
     digest = hashlib.sha256()
-    for part in (*command, shutil.which(command[0]) or "", platform.machine(), cpu_name()):
+    for part in (*command, shutil.which(command[0]) or "", platform.machine(), cpu_name(), cpu_features()):
         digest.update(part.encode() + b"\0")
     for name in (*_SOURCES, *_HEADERS):
         digest.update((_FOLDER / name).read_bytes())

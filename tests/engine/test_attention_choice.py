@@ -27,8 +27,11 @@ def run_without_interpreter(*arguments: str, cache: Path) -> subprocess.Complete
 
 
 @needs_triton
-def test_auto_is_triton_on_a_card_and_the_reference_elsewhere() -> None:
+def test_auto_is_triton_on_a_card_and_on_a_cpu_what_was_compiled_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_attention("auto", torch.device("cuda", 1)) == "triton"
+    monkeypatch.setattr("engine.attention.registry.native_library", lambda: object())
+    assert choose_attention("auto", torch.device("cpu")) == "cpu"
+    monkeypatch.setattr("engine.attention.registry.native_library", lambda: None)
     assert choose_attention("auto", torch.device("cpu")) == "reference"
     assert choose_attention("reference", torch.device("cuda")) == "reference"
 
