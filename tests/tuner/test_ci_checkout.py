@@ -18,12 +18,19 @@ ROOT = Path(__file__).resolve().parents[2]
 MakeCheckout = Callable[..., CheckoutTarget]
 
 
+def _package(root: Path) -> None:
+    """Packages with their marks, without which an installed `tuner` would go before."""
+    (root / "tuner" / "cli").mkdir(parents=True)
+    for folder in ("tuner", "tuner/cli"):
+        (root / folder / "__init__.py").write_text("")
+
+
 @pytest.fixture
 def make_checkout(tmp_path: Path) -> MakeCheckout:
     """A checkout with the given command line and settings."""
 
     def make(main: str, names: tuple[str, ...] = NAMES) -> CheckoutTarget:
-        (tmp_path / "tuner" / "cli").mkdir(parents=True)
+        _package(tmp_path)
         (tmp_path / "tuner" / "settings.py").write_text(f"NAMES = {names!r}\n")
         (tmp_path / "tuner" / "cli" / "main.py").write_text(main)
         return CheckoutTarget(tmp_path, OPTIONS, SPEC)
@@ -55,7 +62,7 @@ def test_a_folder_without_the_code_is_no_checkout(tmp_path: Path) -> None:
 
 
 def test_code_that_does_not_run_is_refused_with_its_complaint(tmp_path: Path) -> None:
-    (tmp_path / "tuner" / "cli").mkdir(parents=True)
+    _package(tmp_path)
     (tmp_path / "tuner" / "cli" / "main.py").write_text("")
     (tmp_path / "tuner" / "settings.py").write_text("import no_such_module\n")
     with pytest.raises(UserError, match="does not run here: ModuleNotFoundError: No module named 'no_such_module'"):
