@@ -15,6 +15,7 @@ from typing import Any
 
 from engine.errors import UserError
 from scripts.peers.environment import environment, peers_folder, run
+from scripts.peers.process import PeerProcess
 from scripts.peers.workload import Job
 
 _SOURCE = "llama-cpp-python==0.3.36"
@@ -59,8 +60,9 @@ class LlamaPeer:
             "--no-webui",
         ]
         command += ["-c", str(SLOTS * _TOKENS_PER_SLOT), "-t", str(threads), "-tb", str(threads)]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = PeerProcess([*command, "--log-disable"], dict(os.environ), subprocess.DEVNULL)
         self._wait_until_ready()
+        self._process.pause()
 
     def run(self, jobs: list[Job]) -> None:
         """Send all jobs at once and wait for all answers.
@@ -68,15 +70,16 @@ class LlamaPeer:
         Raises:
             UserError: an answer of another length than was asked for.
         """
+        self._process.resume()
         with ThreadPoolExecutor(len(jobs)) as clients:
             lengths = list(clients.map(self._answer_length, jobs))
+        self._process.pause()
         if lengths != [job.output_tokens for job in jobs]:
             raise UserError(f"llama-server answered {sum(lengths)} tokens, not those that were asked for")
 
     def close(self) -> None:
         """End the server."""
-        self._process.terminate()
-        self._process.wait()
+        self._process.close()
 
     def _answer_length(self, job: Job) -> int:
         request = {"prompt": job.prompt, "n_predict": job.output_tokens, "ignore_eos": True, "temperature": 0}
@@ -91,13 +94,13 @@ class LlamaPeer:
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline and self._process.poll() is None:
+        while time.monotonic() < deadline and self._process.pipes.poll() is None:
             try:
                 urllib.request.urlopen(f"{self._url}/health", timeout=5).close()
                 return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.2)
-        self._process.kill()
+        self.close()
         raise UserError("llama-server did not start")
 
 

@@ -1,12 +1,12 @@
 """A peer in an environment of its own, behind a pipe: a line with a number of jobs in, one with their tokens out."""
 
 import json
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import UserError
+from scripts.peers.process import PeerProcess
 from scripts.peers.workload import Job
 
 
@@ -29,15 +29,10 @@ class WorkerPeer:
         jobs_file = Path(self._folder.name) / "jobs.json"
         jobs_file.write_text(json.dumps([[job.prompt, job.output_tokens] for job in jobs]))
         self._log = (Path(self._folder.name) / "log").open("w+")
-        self._process = subprocess.Popen(
-            [part.replace("{jobs}", str(jobs_file)) for part in command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env=environment,
-        )
+        command = [part.replace("{jobs}", str(jobs_file)) for part in command]
+        self._process = PeerProcess(command, environment, self._log)
         self._answer("ready")
+        self._process.pause()
 
     def run(self, jobs: list[Job]) -> None:
         """Run the first `len(jobs)` of the jobs given at the start.
@@ -45,27 +40,25 @@ class WorkerPeer:
         Raises:
             UserError: the worker failed, or answered with another number of tokens than was asked for.
         """
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{len(jobs)}\n")
-        self._process.stdin.flush()
+        self._process.resume()
+        stdin = self._process.pipes.stdin
+        assert stdin is not None
+        stdin.write(f"{len(jobs)}\n")
+        stdin.flush()
         self._answer(str(sum(job.output_tokens for job in jobs)))
+        self._process.pause()
 
     def close(self) -> None:
         """End the worker."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.close()
         self._log.close()
         self._folder.cleanup()
 
     def _answer(self, expected: str) -> None:
         """Read up to the expected line. Libraries print lines of their own, which hold no single number."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        stdout = self._process.pipes.stdout
+        assert stdout is not None
+        for line in stdout:
             if line.strip() == expected:
                 return
             if line.strip().isdecimal():
