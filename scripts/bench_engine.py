@@ -24,9 +24,9 @@ from pathlib import Path
 if __package__ is None and str(Path(__file__).resolve().parent.parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from engine.executor.threads import wait_passively
+from engine.executor.before_torch import prepare_process
 
-wait_passively()  # as `tune` does, and for every contender alike; torch must not be loaded yet
+prepare_process()  # as `tune` does, and for every contender alike; torch must not be loaded yet
 
 import torch
 
@@ -41,6 +41,7 @@ from scripts.peers.registry import Peer, Setting, choose_peers
 from scripts.peers.workload import Job, make_workload
 
 MATMUL_SIZE = 2048
+MATMUL_SECONDS = 5.0
 
 
 def arithmetic(arch: ModelArch, jobs: list[Job]) -> float:
@@ -54,10 +55,13 @@ def arithmetic(arch: ModelArch, jobs: list[Job]) -> float:
 
 
 def matmul_flops_per_s() -> float:
-    """Speed of float32 matrix multiplication, the best of a few."""
+    """Speed of float32 matrix multiplication that lasts: bursts run some 5 % faster until the processor is warm."""
     a, b = torch.randn(MATMUL_SIZE, MATMUL_SIZE), torch.randn(MATMUL_SIZE, MATMUL_SIZE)
-    best = min(_seconds(lambda: torch.mm(a, b)) for _ in range(4))
-    return 2 * MATMUL_SIZE**3 / best
+    begin = time.perf_counter()
+    times = []
+    while time.perf_counter() - begin < MATMUL_SECONDS:
+        times.append(_seconds(lambda: torch.mm(a, b)))
+    return 2 * MATMUL_SIZE**3 / statistics.median(times)
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -98,6 +102,7 @@ def measure(contenders: dict[str, Peer], jobs: list[Job], flops: float, repeats:
         speed = matmul_flops_per_s()
         rates["matmul_gflops"].append(speed / 1e9)
         rates["wall"].append(asked * speed / flops)
+        print(f"  turn {turn + 1}: matrices at {speed / 1e9:.0f} GFLOP/s", flush=True)
         for name, contender in contenders.items():
             rates[name].append(asked / _seconds(lambda run=contender.run: run(jobs)))  # type: ignore[misc]
             print(f"  turn {turn + 1}: {name} {rates[name][-1]:.1f} output tokens/s", flush=True)
@@ -154,8 +159,9 @@ def compare(options: argparse.Namespace, stack: ExitStack) -> None:
         contenders[name] = make(setting)
         stack.callback(contenders[name].close)
     print(f"{source.name} float32 on {executor.device_name}, {len(jobs)} requests, seed {options.seed}")
+    # Everything, so that no memory is touched for the first time while it is measured.
     for contender in contenders.values():
-        contender.run(jobs[:2])
+        contender.run(jobs)
     rates = measure(contenders, jobs, arithmetic(source.arch, jobs), options.repeats)
     summary = summarise(rates)
     print(f"\n{'':24} {'median':>8} {'low':>8} {'high':>8}   engine is")

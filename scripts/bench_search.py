@@ -26,9 +26,9 @@ from typing import Any
 if __package__ is None and str(Path(__file__).resolve().parent.parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from engine.executor.threads import wait_passively
+from engine.executor.before_torch import prepare_process
 
-wait_passively()
+prepare_process()
 
 from rich.console import Console
 

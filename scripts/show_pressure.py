@@ -22,9 +22,9 @@ from pathlib import Path
 if __package__ is None and str(Path(__file__).resolve().parent.parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from engine.executor.threads import wait_passively
+from engine.executor.before_torch import prepare_process
 
-wait_passively()
+prepare_process()
 
 from engine.errors import UserError
 from reports.build import MARKDOWN_FILE

@@ -17,12 +17,25 @@ from engine.request import Request, SamplingParams
 
 # vLLM takes a lower temperature for greedy: dividing by it would only overflow.
 _GREEDY_BELOW = 1e-5
+# Logits whose greatest is looked for together.
+_PIECE = 64
 # Rows drawn at a time, which bounds the memory of their probabilities.
 _ROWS = 32
 # On a card a row keeps but one multiprocessor busy, and every launch costs the host the same.
 _ROWS_CUDA = 128
 # Most nuclei lie within so many tokens; a partial sort for them is far cheaper than one of the whole vocabulary.
 _NUCLEUS_GUESS = 256
+
+
+def likeliest(logits: torch.Tensor) -> torch.Tensor:
+    """The first of the greatest in each row, int64 `[rows]`, of logits `[rows, vocab]`."""
+    rows, vocab = logits.shape
+    if logits.is_cuda or vocab % _PIECE:
+        return logits.argmax(dim=-1)
+    # A CPU looks for the value of a maximum five times as fast as for its place: first in which piece, then where.
+    pieces = logits.view(rows, -1, _PIECE)
+    piece = pieces.amax(dim=-1).argmax(dim=-1)
+    return piece * _PIECE + pieces[torch.arange(rows), piece].argmax(dim=-1)
 
 
 class Sampler:
@@ -44,7 +57,7 @@ class Sampler:
         """
         if not len(logits):
             return torch.empty(0, dtype=torch.int64, device=logits.device)
-        return self.draw(logits, logits.argmax(dim=-1), requests)
+        return self.draw(logits, likeliest(logits), requests)
 
     def draws(self, requests: Sequence[Request]) -> bool:
         """Whether any of these requests wants more than its likeliest token."""

@@ -98,18 +98,23 @@ INLINE void multiply(const float *a, int64_t a_stride, const float *b, int64_t b
     }
 }
 
-// Calls `tile.template run<ROWS>(first)` for `rows` rows, in tiles of TILE_ROWS and a smaller one for the rest.
+// Calls `tile.template run<ROWS>(first)` for ROWS = `rows`, from 1 to TILE_ROWS.
 template <int ROWS, typename Tile>
-INLINE void run_rest(Tile &tile, int64_t first, int64_t rows) {
-    if constexpr (ROWS > 0) {
-        if (rows == ROWS) tile.template run<ROWS>(first);
-        else run_rest<ROWS - 1>(tile, first, rows);
+INLINE void run_tile(Tile &tile, int64_t first, int64_t rows) {
+    if constexpr (ROWS > 1) {
+        if (rows < ROWS) return run_tile<ROWS - 1>(tile, first, rows);
     }
+    tile.template run<ROWS>(first);
 }
 
+// All of `rows` in as few tiles as can be, of sizes as equal as can be: a tile of one or two rows takes as long as
+// one of four, as its few sums wait for one another.
 template <typename Tile>
 INLINE void run_tiles(Tile &tile, int64_t rows) {
-    int64_t first = 0;
-    for (; first + TILE_ROWS <= rows; first += TILE_ROWS) tile.template run<TILE_ROWS>(first);
-    run_rest<TILE_ROWS - 1>(tile, first, rows - first);
+    const int64_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    for (int64_t number = 0, first = 0; number < tiles; number++) {
+        const int64_t size = (rows - first) / (tiles - number);
+        run_tile<TILE_ROWS>(tile, first, size);
+        first += size;
+    }
 }

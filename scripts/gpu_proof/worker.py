@@ -9,7 +9,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from engine.executor.threads import wait_passively
+from engine.executor.before_torch import prepare_process
 from scripts.gpu_proof.notes import Notes
 from scripts.gpu_proof.sizes import DRY, FULL
 
@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args()
     notes = Notes(options.notes, options.beside)
-    wait_passively()  # before the part imports torch
+    prepare_process()  # before the part imports torch
     try:
         importlib.import_module(options.module).measure(DRY if options.dry_run else FULL, notes)
     except (Exception, KeyboardInterrupt):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.executor import sampler as sampler_module
-from engine.executor.sampler import Sampler
+from engine.executor.sampler import Sampler, likeliest
 from engine.request import Request, SamplingParams
 
 VOCAB = 50
@@ -131,3 +131,13 @@ def test_broken_logits_still_give_tokens_of_the_vocabulary() -> None:
     rows = torch.full((3, VOCAB), float("nan"))
     tokens = sample(rows, [request(temperature=0), request(), request(top_p=0.5)])
     assert all(0 <= token < VOCAB for token in tokens)
+
+
+@given(count=st.integers(1, 5), pieces=st.integers(1, 4), levels=st.integers(1, 300), seed=st.integers(0, 2**16))
+def test_the_likeliest_is_the_first_of_the_greatest(count: int, pieces: int, levels: int, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    rows = torch.randint(levels, (count, 64 * pieces), generator=draw).float()
+    rows[0, -1] = float("-inf")
+    expected = [row.index(max(row)) for row in rows.tolist()]
+    assert likeliest(rows).tolist() == expected
+    assert likeliest(rows[:, :-1]).tolist() == [row.index(max(row)) for row in rows[:, :-1].tolist()]

@@ -10,7 +10,7 @@ import typer
 
 from engine.config import MAX_CUDAGRAPH_CAPTURE_SIZE
 from engine.errors import OutOfDeviceMemory, RankFailed, UserError
-from engine.executor.threads import wait_passively
+from engine.executor.before_torch import prepare_process
 from engine.parallel.router import DEFAULT_ROUTER
 from tuner.baseline import DEFAULT_STORE
 from tuner.cli import commands
@@ -203,7 +203,7 @@ def _interrupt(signum: int, frame: object) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code: 2 and one sentence for anything the user can mend."""
-    wait_passively()
+    prepare_process()
     if arguments is not None:
         sys.argv = ["tune", *arguments]
     # A terminated run is stored like an interrupted one.
