@@ -67,7 +67,7 @@ def study_report(folder: StudyFolder) -> Report:
             preemptions_section(runs),
             latency_section(runs, bounds),
             _trials(folder),
-            *([predicted] if (predicted := prediction_section(study["trials"])) else []),
+            *([predicted] if (predicted := prediction_section(study)) else []),
             diagnosis_section(runs),
             repeat_section(study, command),
         ),

@@ -5,6 +5,7 @@
     verdicts   how often a verdict is false, and how many requests it needs
     crashes    what strategies do where much of the space fails
     claims     the claimed gain against what is truly gained
+    front      how much of the front of two objectives each strategy has found after how many settings
     real       the CPU engine: a small grid measured whole, and the strategies on it
 
 Without a part, all of them. What is finished is kept in the folder of --out, and a further call goes on from there;
@@ -40,6 +41,7 @@ PARTS = {
     "verdicts": "scripts.search_proof.verdicts",
     "crashes": "scripts.search_proof.crashes",
     "claims": "scripts.search_proof.claims",
+    "front": "scripts.search_proof.front",
     "real": "scripts.search_proof.real_grid",
 }
 """Name to module, each with `run(*, quick, say, ...) -> dict` and `to_markdown(result) -> str`."""

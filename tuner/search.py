@@ -21,7 +21,7 @@ from tuner.strategies.base import Search
 from tuner.strategies.registry import strategy_named
 from tuner.strategies.sampled import told_numbers
 from tuner.targets.bundled import DOES_NOT_FIT
-from tuner.trial import Predicted, Trial
+from tuner.trial import Trial
 from tuner.twin.of_study import twin_of
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Tuner:
         search = Search(
             *(study, self.space, self.options.seed, self.trials, self._used_share, self.display.say),
             thinking=self.display.thinking,
-            make_twin=lambda: twin_of(self.runner, self.options.seed, self.options.prior.runs),
+            make_twin=lambda: twin_of(self.runner, self.options.seed, self.options.prior.runs, self.options.objectives),
             searches_rate=self._searches_rate,
             objectives=self.options.objectives,
             prior=self.options.prior,
@@ -180,7 +180,7 @@ class Tuner:
             settings = strategy.propose()
             if settings is None:
                 break
-            trial = self._begin("search", settings, search.predicted.get(settings), search.luck.get(settings, 0.0))
+            trial = self._begin("search", settings, search.foretold(settings))
             self._measure(trial, self._rate_strategy(trial), keep_s=self._confirmation_s())
             strategy.learn(trial)
         return study
@@ -229,9 +229,9 @@ class Tuner:
         runs = EXPECTED_RUNS + self.front.expected_runs(self.trials)
         return runs * self.runner.estimate_s(self._best_rate)
 
-    def _begin(self, kind: str, settings: Settings, predicted: Predicted | None = None, luck: float = 0.0) -> Trial:
+    def _begin(self, kind: str, settings: Settings, foretold: dict[str, Any] | None = None) -> Trial:
         number = max((t.number for t in self.trials), default=-1) + 1
-        trial = Trial(number, kind, settings, predicted=predicted, luck=luck)
+        trial = Trial(number, kind, settings, **(foretold or {}))
         self.trials.append(trial)
         self._save()
         return trial

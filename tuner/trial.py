@@ -20,6 +20,7 @@ class Trial:
         error: why it failed; None while it has not.
         error_type: name of the exception behind that; None where there was none.
         predicted: what was expected of it before.
+        predicted_values: likewise, of the objectives by name; None where goodput is the only one.
         luck: logarithm of the rate that it holds under the study's traffic over the one that it would hold under much
             other traffic, as a twin says; 0 where none has told.
         expected: the rate that it would hold under much other traffic, by the twin with its errors put right; None
@@ -35,6 +36,7 @@ class Trial:
     runs: list[Run] = field(default_factory=list)
     elapsed_s: float = 0.0
     predicted: Predicted | None = None
+    predicted_values: Mapping[str, float] | None = None
     luck: float = 0.0
     expected: float | None = None
 
@@ -88,6 +90,7 @@ class Trial:
             runs=[runs[r["path"]] for r in stored["runs"] if r["path"] in runs],
             elapsed_s=stored["elapsed_s"],
             predicted=tuple(stored["predicted"]) if stored.get("predicted") else None,
+            predicted_values=stored.get("predicted_values"),
             luck=stored.get("luck", 0.0),
             expected=stored.get("expected"),
         )
@@ -108,6 +111,7 @@ class Trial:
             "runs": [r.to_dict() for r in self.runs],
             "elapsed_s": self.elapsed_s,
             "predicted": self.predicted,
+            "predicted_values": self.predicted_values,
             "luck": self.luck,
             "expected": self.expected,
         }

@@ -155,7 +155,7 @@ def play(job: Job, target: WorldTarget | None = None) -> Played:
         total_s = job.share * grid_s(pair, job.start_s) + kept_s
     budget = WatchedBudget(total_s, clock=lambda: target.spent_s)
     with tempfile.TemporaryDirectory() as scratch:
-        store = MemoryStore(Path(scratch), _record(target), on_save=watch.look)
+        store = MemoryStore(Path(scratch), record_of(target), on_save=watch.look)
         runner = Runner(target, store, budget, Silence(), pair.slo, pair.lengths)
         options = StudyOptions(None, job.trials, job.seed, warmup_follows_service=False, strategy=job.strategy)
         try:
@@ -169,7 +169,8 @@ def play(job: Job, target: WorldTarget | None = None) -> Played:
     return played
 
 
-def _record(target: WorldTarget) -> dict[str, Any]:
+def record_of(target: WorldTarget) -> dict[str, Any]:
+    """What stands in the record of a study before its first run."""
     return {
         "slo": target.pair.slo_text,
         "model": target.describe_model(),

@@ -79,7 +79,7 @@ def test_strategies_that_go_by_goodput_alone_refuse_other_objectives(name: str) 
     if name in WITH_ANY_OBJECTIVES:
         require_objectives(name, BOTH)
     else:
-        with pytest.raises(UserError, match=f"--strategy {name} .*choose one of tpe"):
+        with pytest.raises(UserError, match=f"--strategy {name} .*choose one of twin"):
             require_objectives(name, BOTH)
 
 

@@ -72,7 +72,7 @@ def _prepare(arguments: TuneArguments, store: StudyStore | None, out: str | None
     if slo is None:
         raise UserError("there is nothing to tune for: give an objective, such as --slo p95_ttft=1s")
     objectives = arguments.parse_objectives()
-    strategy_name = chosen(arguments.strategy, objectives)
+    strategy_name = chosen(arguments.strategy)
     strategy = strategy_named(strategy_name)
     rate, spec = arguments.parse_rate(), arguments.load_workload()
     require_one_load(objectives, rate, spec)
@@ -219,7 +219,7 @@ def _new_record(
             "trials": limits[1],
             "window_s": lengths.window_s,
             "warmup_s": lengths.warmup_s,
-            "strategy": chosen(arguments.strategy, arguments.parse_objectives()),
+            "strategy": chosen(arguments.strategy),
             "space": space.to_dict(),
             "arguments": asdict(arguments) | {"device": target.options.device, "model": target.options.model},
             "command": this_command(),

@@ -1,9 +1,9 @@
 """The contract between a study and whatever chooses the settings that it measures."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tuner.objectives import DEFAULT_OBJECTIVES, Objective
 from tuner.prior import NO_PRIOR, Prior
@@ -33,6 +33,7 @@ class Search:
         searches_rate: each setting is measured at the highest rate that it holds, not at one that was given.
         objectives: what settings are compared by, the main one first.
         predicted: by settings that were proposed, the rate and the goodput that a strategy expected of them.
+        predicted_values: likewise, the values of the objectives, where goodput is not the only one.
         luck: by settings, see `Trial.luck`.
         prior: what earlier studies say.
     """
@@ -48,8 +49,17 @@ class Search:
     searches_rate: bool = True
     objectives: Sequence[Objective] = DEFAULT_OBJECTIVES
     predicted: dict[Settings, tuple[float | None, float]] = field(default_factory=dict)
+    predicted_values: dict[Settings, Mapping[str, float]] = field(default_factory=dict)
     luck: dict[Settings, float] = field(default_factory=dict)
     prior: Prior = NO_PRIOR
+
+    def foretold(self, settings: Settings) -> dict[str, Any]:
+        """What is said of settings before they are measured, as the fields of their `Trial`."""
+        return {
+            "predicted": self.predicted.get(settings),
+            "predicted_values": self.predicted_values.get(settings),
+            "luck": self.luck.get(settings, 0.0),
+        }
 
     def known(self, settings: Settings) -> Trial | None:
         """The finished trial of these settings; None where they were not measured."""

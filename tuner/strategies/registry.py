@@ -25,14 +25,12 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
 }
 AUTO = "auto"
 # The others go by the goodput alone.
-WITH_ANY_OBJECTIVES = ("tpe", "gp", "nsga2", "qmc", "random", "grid")
+WITH_ANY_OBJECTIVES = ("twin", "tpe", "gp", "nsga2", "qmc", "random", "grid")
 
 
-def chosen(name: str, objectives: Sequence[Objective]) -> str:
-    """The strategy that a name stands for: `auto` is the twin where that can search by the objectives, else TPE."""
-    if name != AUTO:
-        return name
-    return "twin" if tuple(objectives) == DEFAULT_OBJECTIVES else "tpe"
+def chosen(name: str) -> str:
+    """The strategy that a name stands for: `auto` is the twin."""
+    return "twin" if name == AUTO else name
 
 
 def strategy_named(name: str) -> type[Strategy]:

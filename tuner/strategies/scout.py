@@ -2,8 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tuner.failures import RISKY, failure_model
@@ -49,6 +49,7 @@ class Proposal:
         played: what the twin says under the study's traffic.
         rate, goodput: the same with what the twin got wrong so far put right.
         gain: expected improvement on the best that was measured, as a share of it.
+        values: nothing; see `front_scout.Expected`.
     """
 
     settings: Settings
@@ -56,6 +57,7 @@ class Proposal:
     rate: float | None
     goodput: float
     gain: float
+    values: Mapping[str, float] = field(default_factory=dict)
 
 
 class Scout:

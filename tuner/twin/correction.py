@@ -26,7 +26,7 @@ LENGTH = 0.35
 
 
 class Lead(NamedTuple):
-    """How far one setting is ahead of another: mean and standard deviation of the difference of logarithms."""
+    """How far one setting is ahead of another, or of what was said of it: mean and standard deviation of logarithms."""
 
     mean: float
     deviation: float
@@ -71,16 +71,23 @@ class Correction:
 
         return float(self._to_measured(np.array([point]))[0] @ self._weights) if len(self._errors) else 0.0
 
+    def error(self, point: Sequence[float]) -> Lead:
+        """The error there, with how surely it is known."""
+        return self._combined([point], [1.0])
+
     def lead(self, ahead: Sequence[float], behind: Sequence[float]) -> Lead:
         """Difference of the errors at two points; what is wrong with both alike counts for nothing."""
+        return self._combined([ahead, behind], [1.0, -1.0])
+
+    def _combined(self, points: Sequence[Sequence[float]], factors: Sequence[float]) -> Lead:
+        """Of the sum of the errors at some points, each times its factor."""
         import numpy as np
 
-        both = np.array([ahead, behind], dtype=np.float64)
-        difference = np.array([1.0, -1.0])
-        variance = difference @ _covariance(both, both, self._size) @ difference
+        places, weights = np.array(points, dtype=np.float64), np.array(factors)
+        variance = weights @ _covariance(places, places, self._size) @ weights
         mean = 0.0
         if len(self._errors):
-            towards = difference @ self._to_measured(both)
+            towards = weights @ self._to_measured(places)
             mean = float(towards @ self._weights)
             variance -= towards @ self._sites.solve(towards)
         return Lead(mean, math.sqrt(max(0.0, float(variance))))

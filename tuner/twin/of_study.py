@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from engine.errors import UserError
+from tuner.objectives import DEFAULT_OBJECTIVES, Objective
 from tuner.runner import Runner
 from tuner.settings import Settings
 from tuner.twin.fit import learn_device, measured_steps
@@ -16,13 +17,16 @@ TWIN_FILE = "twin.json"
 FEW_REQUESTS = 200
 
 
-def twin_of(runner: Runner, seed: int, earlier: Sequence[Path] = ()) -> Twin | None:
+def twin_of(
+    runner: Runner, seed: int, earlier: Sequence[Path] = (), objectives: Sequence[Objective] = DEFAULT_OBJECTIVES
+) -> Twin | None:
     """Learn the device from the study's runs, kept beside them as `twin.json`; None while they teach too little.
 
     Args:
         runner: of the study, whose runs are as long as those that the twin plays.
         seed: of the traffic, the same as in the search.
         earlier: folders of runs of other studies on this device, of the same model.
+        objectives: of the study; a play tells their values where goodput is not the only one.
     """
     store = runner.store
     if not store.runs:
@@ -34,7 +38,8 @@ def twin_of(runner: Runner, seed: int, earlier: Sequence[Path] = ()) -> Twin | N
     try:
         others = [record for folder in earlier if (record := _load(folder)) is not None]
         write_atomic(path, learn_device(records, others).to_json())
-        return Twin(path, runner.target, runner.slo, load, settings, most_requests=FEW_REQUESTS)
+        told = () if tuple(objectives) == DEFAULT_OBJECTIVES else tuple(objectives)
+        return Twin(path, runner.target, runner.slo, load, settings, most_requests=FEW_REQUESTS, objectives=told)
     except UserError as error:
         runner.display.say(f"no twin yet: {error}")
         return None

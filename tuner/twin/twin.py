@@ -4,16 +4,19 @@ What it says chooses what to measure. It is never reported as a measurement.
 """
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from engine.build import SIMULATED_PREFIX
 from engine.executor.learnt_device import LearntExecutor
+from tuner.objectives import Objective
 from tuner.rate_search import readable
 from tuner.settings import Settings
 from tuner.targets.bundled import DOES_NOT_FIT, BundledTarget, Load
 from workloads.driver import drive
-from workloads.metrics import in_window
+from workloads.metrics import in_window, summarize
 from workloads.plan import WorkloadPlan, make_plan
 from workloads.slo import Slo
 
@@ -32,12 +35,30 @@ class Played:
         goodput: good requests per second there, or at the lowest rate tried.
         held: the SLO held there.
         extrapolated: share of the steps there that lie well outside of what the device's step times were learnt from.
+        values: of the twin's objectives, in their order; None where nothing was seen.
+        excess: see `log_excess`; 0 where the twin has no objectives.
     """
 
     rate: float | None
     goodput: float
     held: bool
     extrapolated: float = 0.0
+    values: tuple[float | None, ...] = ()
+    excess: float = 0.0
+
+
+# Of a bound of which nothing was observed: as if it were missed by a factor of seven.
+_UNOBSERVED = 2.0
+
+
+def log_excess(bounds: Iterable[Mapping[str, Any]]) -> float:
+    """Logarithm of the worst observed statistic over its bound: below 0 when all are met.
+
+    Args:
+        bounds: `verdict.bounds` of `run.json`.
+    """
+    observed = ((bound["observed_ms"], bound["bound_ms"]) for bound in bounds)
+    return max(_UNOBSERVED if not value else math.log(value / most) for value, most in observed)
 
 
 @dataclass(slots=True)
@@ -52,6 +73,7 @@ class Twin:
         settings: some that fit, to begin with.
         steps: of the engine, in all that was played.
         most_requests: shortens the window to about so many; None for windows as long as the real ones.
+        objectives: of which a play tells the values, at the rate at which it is.
 
     Raises:
         KVCacheTooSmall: by what was learnt of the memory, not even those fit.
@@ -63,6 +85,7 @@ class Twin:
     load: Load
     settings: Settings
     most_requests: int | None = None
+    objectives: Sequence[Objective] = ()
     steps: int = 0
     _target: BundledTarget = field(init=False)
     _plans: dict[float | None, WorkloadPlan] = field(init=False, default_factory=dict)
@@ -141,10 +164,19 @@ class Twin:
         )
         self.steps += len(result.iterations)
         good = sum(bool(request.good) for request in in_window(result.requests))
-        held = result.stopped_early is None and self.slo.judge(result.requests).meets
+        verdict = self.slo.judge(result.requests)
+        held = result.stopped_early is None and verdict.meets
         seconds = result.window.duration_s
         goodput = good / seconds if seconds else 0.0
-        return Played(rate if held else None, goodput, held, target.executor.step_times.extrapolated)
+        played = Played(rate if held else None, goodput, held, target.executor.step_times.extrapolated)
+        if not self.objectives:
+            return played
+        summary = summarize(result.requests, (), result.window, self.slo)
+        return replace(
+            played,
+            values=tuple(objective.at_offered_rate(summary, rate) for objective in self.objectives),
+            excess=log_excess(verdict.to_dict()["bounds"]),
+        )
 
     def _plan(self, rate: float | None) -> WorkloadPlan:
         if rate not in self._plans:
