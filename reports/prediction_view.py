@@ -52,7 +52,7 @@ _RATE = _Quantity(
 _GOODPUT = _Quantity(
     "goodput",
     lambda trial: trial["predicted"][1],
-    lambda trial: trial.get("goodput"),
+    lambda trial: trial.get("goodput") if _ran_to_its_end(trial) else None,
     lambda value: DASH if value is None else f"{number(value)} good/s",
     ("Goodput predicted", "Goodput measured"),
 )
@@ -97,11 +97,16 @@ def _quantities(study: Mapping[str, Any], told: Sequence[Trial]) -> list[_Quanti
     return [_GOODPUT if one_load else _RATE]
 
 
+def _ran_to_its_end(trial: Trial) -> bool:
+    """Whether a run saw all of its requests, as the twin's plays do; at one load a trial has one run."""
+    return any(run["stopped_early"] is None for run in trial["runs"])
+
+
 def _objective(objective: ShownObjective) -> _Quantity:
     return _Quantity(
         objective.title,
         lambda trial: (trial.get("predicted_values") or {}).get(objective.name),
-        lambda trial: (trial.get("values") or {}).get(objective.name),
+        lambda trial: (trial.get("values") or {}).get(objective.name) if _ran_to_its_end(trial) else None,
         objective.write,
         (f"{objective.header} predicted", "measured"),
     )

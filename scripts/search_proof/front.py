@@ -147,10 +147,12 @@ def judge(studies: Mapping[FrontJob, Mapping[str, Any]], truths: Mapping[tuple[s
     whole: dict[str, tuple[tuple[float, float], float]] = {}
     for name in dict.fromkeys(job.pair for job in studies):
         found = [value for (pair, _), value in truths.items() if pair == name and value is not None]
+        if not found:
+            continue  # nobody recommended anything that truly meets the SLO
         # A factor e behind the worst that anybody recommended.
         behind = math.e * max(ttft for ttft, _ in found), math.e * max(tpot for _, tpot in found)
         whole[name] = behind, volume(found, behind)
-    for job, study in studies.items():
+    for job, study in ((job, study) for job, study in studies.items() if job.pair in whole):
         behind, all_of_it = whole[job.pair]
         shares.setdefault(job.strategy, {})[job.pair, job.seed] = [
             volume((truths[job.pair, tuple(point)] for point in front), behind) / all_of_it for front in study["fronts"]

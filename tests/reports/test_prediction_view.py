@@ -8,7 +8,7 @@ from reports.prediction_view import prediction_section
 
 
 def trial(number: int, rate: float | None, predicted: tuple[float | None, float] | None) -> dict[str, Any]:
-    return {"number": number, "rate": rate, "predicted": predicted}
+    return {"number": number, "rate": rate, "predicted": predicted, "runs": [{"stopped_early": None}]}
 
 
 def study(*trials: dict[str, Any], rate: float | str = "auto", arrival: str = "poisson", **more: Any) -> dict[str, Any]:
@@ -70,3 +70,10 @@ def test_of_several_objectives_each_has_its_columns() -> None:
     assert table.rows[0] == ("1", "110 tok/s", "100 tok/s", "+10.0%", "45.0 ms", "50.0 ms", "−10.0%")
     assert table.rows[1][3] == table.rows[1][6] == "—"
     assert "error of the output tokens is 10.0%" in section.text[0]
+
+
+def test_a_run_that_was_stopped_early_is_no_measurement_to_compare_with() -> None:
+    stopped = trial(1, 6.0, (6.0, 5.0)) | {"goodput": 1.0, "runs": [{"stopped_early": "verdict settled"}]}
+    section = prediction_section(study(stopped, rate=6.0))
+    assert section is not None
+    assert section.tables[0].rows == (("1", "5.00 good/s", "—", "—"),)

@@ -121,7 +121,7 @@ def test_while_nothing_meets_the_slo_what_most_likely_does_is_tried() -> None:
     assert more_seats_are_faster_and_later(proposal.settings)[1] < 0.8 * SLOWEST_MS
 
 
-def test_a_run_that_was_stopped_early_teaches_nothing_about_errors() -> None:
+def test_a_run_that_was_stopped_early_teaches_nothing_about_values() -> None:
     law = more_seats_are_faster_and_later
     stopped = measured(1, Settings(max_num_seqs=64), lambda s: (1.0, 9000.0), stopped_early="behind")
     alone, beside = (scout(MadeUpTwin(law), measured(0, DEFAULT, law), *more) for more in ((), (stopped,)))
@@ -136,11 +136,65 @@ def test_no_more_tokens_are_expected_than_arrive() -> None:
     """At 10 requests/s of 10 tokens each, more seats cannot give more than 100 tokens/s."""
     law = more_seats_are_faster_and_later
     alone = (OBJECTIVES["output_throughput"],)
-    proposal = scout(MadeUpTwin(law, alone), measured(0, Settings(max_num_seqs=12), law, rate=10.0))
-    assert proposal is None or proposal.values["output_throughput"] <= 100.001
+    proposal = scout(MadeUpTwin(law, alone), measured(0, Settings(max_num_seqs=4), law, rate=10.0))
+    assert proposal is not None
+    assert proposal.values["output_throughput"] <= 100.001
 
 
 def test_the_excess_is_the_worst_bound_and_a_missing_observation_is_missed() -> None:
     met = {"observed_ms": 50.0, "bound_ms": 100.0}
     assert log_excess([met, {"observed_ms": 90.0, "bound_ms": 100.0}]) == pytest.approx(math.log(0.9))
     assert log_excess([met, {"observed_ms": None, "bound_ms": 100.0}]) > 1
+
+
+def test_tokens_of_a_baseline_that_was_stopped_set_no_ceiling() -> None:
+    """Its short answers ended first."""
+    law = more_seats_are_faster_and_later
+    alone = (OBJECTIVES["output_throughput"],)
+    stopped = measured(0, Settings(max_num_seqs=4), law, rate=10.0, stopped_early="verdict settled")
+    proposal = scout(MadeUpTwin(law, alone), stopped)
+    assert proposal is not None
+    assert proposal.values["output_throughput"] > 110
+
+
+def cliff_above_20_seats(settings: Settings) -> tuple[float, float]:
+    """The truth where more seats miss the SLO, of which the twin knows nothing."""
+    tokens, delay = more_seats_are_faster_and_later(settings)
+    return tokens, delay if settings.max_num_seqs <= 20 else 5 * SLOWEST_MS
+
+
+def test_misses_that_were_stopped_early_teach_that_the_twin_is_too_kind() -> None:
+    law, trials, gains = more_seats_are_faster_and_later, [measured(0, DEFAULT, cliff_above_20_seats)], []
+    for number in range(1, 5):
+        proposal = scout(MadeUpTwin(law), *trials, seed=number)
+        assert proposal is not None
+        gains.append(proposal.gain)
+        late = cliff_above_20_seats(proposal.settings)[1] > SLOWEST_MS
+        stopped = "verdict settled" if late else None
+        trials.append(measured(number, proposal.settings, cliff_above_20_seats, stopped_early=stopped))
+    assert trials[1].decisive is not None
+    assert trials[1].decisive.constraint > 0
+    assert sum(t.decisive is not None and t.decisive.constraint > 0 for t in trials) <= 3
+    assert gains[-1] < 0.5 * gains[0]
+
+
+def test_where_nothing_can_meet_the_slo_the_chance_is_not_worth_a_run() -> None:
+    def hopeless(settings: Settings) -> tuple[float, float]:
+        return more_seats_are_faster_and_later(settings)[0], 3 * SLOWEST_MS
+
+    trials = [measured(n, Settings(max_num_seqs=2**n, max_num_batched_tokens=1024), hopeless) for n in (2, 4, 6, 8)]
+    proposal = scout(MadeUpTwin(hopeless), *trials)
+    assert proposal is None or proposal.gain < 0.01
+
+
+def test_nothing_at_all_teaches_nothing_of_how_many_times_the_twin_is_wrong() -> None:
+    law = more_seats_are_faster_and_later
+    nothing = measured(1, Settings(max_num_seqs=450), lambda s: (0.0, 5 * SLOWEST_MS))
+    proposal = scout(MadeUpTwin(law), measured(0, DEFAULT, law), nothing)
+    assert proposal is not None
+    assert proposal.values["output_throughput"] == pytest.approx(law(proposal.settings)[0], rel=0.05)
+
+
+@pytest.mark.parametrize(("observed", "expected"), [(None, 7.0), (0.0, -7.0), (100.0, 0.0)])
+def test_nothing_observed_is_the_worst_and_no_time_at_all_the_best(observed: float | None, expected: float) -> None:
+    assert log_excess([{"observed_ms": observed, "bound_ms": 100.0}]) == expected

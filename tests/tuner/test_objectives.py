@@ -21,7 +21,7 @@ from tuner.objectives import (
 from tuner.settings import Settings
 from tuner.space import default_space
 from tuner.strategies.base import Search
-from tuner.strategies.registry import STRATEGIES, WITH_ANY_OBJECTIVES, require_objectives
+from tuner.strategies.registry import STRATEGIES, WITH_ANY_OBJECTIVES, chosen, require_objectives
 from tuner.trial import Trial
 from workloads.metrics import Window, summarize
 from workloads.spec import load_spec
@@ -158,3 +158,9 @@ def test_a_strategy_with_two_objectives_is_told_both_and_how_far_the_slo_was_mis
     # Optuna's own front holds none that missed the SLO.
     held = {t.number for t in played.trials if t.held}
     assert {t.user_attrs["trial"] for t in study.best_trials} <= held
+
+
+def test_auto_stays_what_a_study_has_begun_with() -> None:
+    assert chosen("auto") == "twin"
+    assert chosen("auto", "tpe") == "tpe"
+    assert chosen("gp", "tpe") == "gp"

@@ -97,7 +97,7 @@ def tune(
             "the engine, learnt from the runs so far), tpe, gp, cmaes, nsga2, qmc, random, grid (all combinations of a "
             "few levels), or staged (memory, then seats and token budget, then chunking).",
             rich_help_panel="The search",
-            show_default="twin; tpe for other objectives than goodput",
+            show_default="twin",
         ),
     ] = "auto",
     warm_start: opt.WarmStart = None,

@@ -72,7 +72,7 @@ def _prepare(arguments: TuneArguments, store: StudyStore | None, out: str | None
     if slo is None:
         raise UserError("there is nothing to tune for: give an objective, such as --slo p95_ttft=1s")
     objectives = arguments.parse_objectives()
-    strategy_name = chosen(arguments.strategy)
+    strategy_name = chosen(arguments.strategy, None if store is None else store.record["options"]["strategy"])
     strategy = strategy_named(strategy_name)
     rate, spec = arguments.parse_rate(), arguments.load_workload()
     require_one_load(objectives, rate, spec)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from tuner.failures import RISKY, failure_model
 from tuner.front import search_front, values_of
-from tuner.objectives import Objective
+from tuner.objectives import GOODPUT, Objective
 from tuner.settings import Settings
 from tuner.strategies.base import Search
 from tuner.strategies.front_gain import FrontGain, chance_below
 from tuner.trial import Trial
 from tuner.twin.correction import Correction
-from tuner.twin.twin import Played, Twin, log_excess
+from tuner.twin.twin import UNOBSERVED, Played, Twin, log_excess
 from tuner.unit_cube import unit_point
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class Expected:
 
     @property
     def goodput(self) -> float:
-        """See `Played`."""
-        return self.played.goodput
+        """The expected one where it is an objective, else what the twin says."""
+        return self.values.get(GOODPUT.name, self.played.goodput)
 
 
 class FrontScout:
@@ -83,8 +83,8 @@ class FrontScout:
         self._front = search_front(search.trials, self._objectives)
         measured = [merits for trial in self._front if (merits := self._measured(trial)) is not None]
         self._gain = FrontGain(measured) if measured else None
-        self._ceilings = [_ceiling(objective, search.trials[0]) for objective in self._objectives]
-        self._corrections, self._excess = self._learn_errors()
+        self._ceilings = [_ceiling(objective, self._rate, search.trials) for objective in self._objectives]
+        self._corrections, self._slack = self._learn_errors()
 
     def best_of(self, candidates: int, steps: int) -> Expected | None:
         """The most promising of some settings, but for those that were measured; None where none promises anything.
@@ -122,17 +122,17 @@ class FrontScout:
 
         point, merits = self._point(settings), self._predicted(settings, played)
         assert merits is not None
-        excess = self._excess.error(point)
-        chance = chance_below(played.excess + excess.mean, excess.deviation) * (1.0 - self._failures.risk(settings))
+        slack = self._slack.error(point)
+        chance = chance_below(played.excess - slack.mean, slack.deviation) * (1.0 - self._failures.risk(settings))
         if self._gain is None:
             # Nothing meets the SLO yet: what most likely does is worth a run.
-            return 1e6 * chance
+            return chance
         deviations = [correction.error(point).deviation for correction in self._corrections]
         outcomes = np.minimum(np.array(merits) + self._normals * deviations, self._ceilings)
         return chance * float(self._gain.share(outcomes).mean())
 
     def _expected_excess(self, settings: Settings, played: Played) -> float:
-        return played.excess + self._excess.error(self._point(settings)).mean
+        return played.excess - self._slack.at(self._point(settings))
 
     def _predicted(self, settings: Settings, played: Played) -> list[float] | None:
         """Expected logarithms, the larger the better; None where the twin saw no request through."""
@@ -160,25 +160,30 @@ class FrontScout:
         return merits
 
     def _learn_errors(self) -> tuple[list[Correction], Correction]:
-        """Measured over predicted, of each objective and of how far the SLO is missed."""
-        points: list[tuple[float, ...]] = []
-        errors: list[list[float]] = []
+        """Measured over predicted: of each objective, and of the slack to the SLO, which is the excess below 0.
+
+        A run that missed and was stopped has seen its first requests only. It says nothing of the objectives, and of
+        the slack that there is none.
+        """
+        values, slacks = [_Errors() for _ in self._objectives], _Errors()
         for trial in self._known():
-            measured, run = self._measured(trial), trial.decisive
-            # One that was stopped early has seen its first requests only.
-            if measured is None or run is None or run.meta["stopped_early"] is not None or not run.is_valid:
+            run = trial.decisive
+            if run is None or run.failure is not None or trial.error_type is not None or not run.is_valid:
                 continue
             played = self._twin.play(trial.settings, run.rate)
-            said = None if played is None else self._merits(played.values)
-            if played is None or said is None:
+            if played is None:
                 continue
-            both = zip(measured, said, self._objectives, strict=True)
-            excess = log_excess(run.meta["verdict"]["bounds"]) - played.excess
-            points.append(self._point(trial.settings))
-            errors.append([*(_sign(o.larger_is_better) * (m - s) for m, s, o in both), excess])
-        columns = list(zip(*errors, strict=True)) or [()] * (len(self._objectives) + 1)
-        *corrections, excess_correction = (Correction(points, column) for column in columns)
-        return corrections, excess_correction
+            point, whole = self._point(trial.settings), run.meta["stopped_early"] is None
+            excess = log_excess(run.meta["verdict"]["bounds"])
+            if played.excess < UNOBSERVED and (run.constraint > 0 if not whole else excess < UNOBSERVED):
+                slacks.add(point, played.excess - (excess if whole else 0.0), is_bound=not whole)
+            measured = values_of(trial, self._objectives) if whole else None
+            if measured is not None:
+                for errors, objective, said in zip(values, self._objectives, played.values, strict=True):
+                    # Nothing at all is no number of times as much.
+                    if said and (found := measured[objective.name]):
+                        errors.add(point, math.log(found / said))
+        return [errors.correction() for errors in values], slacks.correction()
 
     def _known(self) -> list[Trial]:
         """The trials that the twin is held against: those of the front, and the newest."""
@@ -208,15 +213,36 @@ class FrontScout:
         return study
 
 
-def _ceiling(objective: Objective, baseline: Trial) -> float:
+class _Errors:
+    """Errors of predictions at some points."""
+
+    def __init__(self) -> None:
+        self._points: list[tuple[float, ...]] = []
+        self._errors: list[float] = []
+        self._are_bounds: list[bool] = []
+
+    def add(self, point: tuple[float, ...], error: float, *, is_bound: bool = False) -> None:
+        """One more; see `Correction`."""
+        self._points.append(point)
+        self._errors.append(error)
+        self._are_bounds.append(is_bound)
+
+    def correction(self) -> Correction:
+        return Correction(self._points, self._errors, self._are_bounds)
+
+
+def _ceiling(objective: Objective, rate: float | None, trials: Sequence[Trial]) -> float:
     """Logarithm of what no setting can exceed, however well it serves: what arrives at the given rate."""
-    run = baseline.decisive
-    if run is None or run.rate is None or not objective.larger_is_better:
+    if rate is None or not objective.larger_is_better:
         return math.inf
     if objective.unit != "tokens/s":
-        return math.log(run.rate)
-    completed, tokens = (run.meta["summary"][key] for key in ("completed", "total_output_tokens"))
-    return math.log(run.rate * tokens / completed) if tokens else math.inf
+        return math.log(rate)
+    # All see the same requests, and only of a run that served them all is it known how long their answers are.
+    summaries = (run.meta["summary"] for trial in trials for run in trial.runs if run.meta["stopped_early"] is None)
+    for summary in summaries:
+        if summary["completed"] and summary["total_output_tokens"] and not summary["failed"]:
+            return math.log(rate * summary["total_output_tokens"] / summary["completed"])
+    return math.inf
 
 
 def _sign(larger_is_better: bool) -> int:

@@ -28,9 +28,9 @@ AUTO = "auto"
 WITH_ANY_OBJECTIVES = ("twin", "tpe", "gp", "nsga2", "qmc", "random", "grid")
 
 
-def chosen(name: str) -> str:
-    """The strategy that a name stands for: `auto` is the twin."""
-    return "twin" if name == AUTO else name
+def chosen(name: str, begun: str | None = None) -> str:
+    """The strategy that a name stands for: `auto` is the one with which a study has begun, else the twin."""
+    return (begun or "twin") if name == AUTO else name
 
 
 def strategy_named(name: str) -> type[Strategy]:

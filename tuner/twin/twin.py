@@ -47,8 +47,8 @@ class Played:
     excess: float = 0.0
 
 
-# Of a bound of which nothing was observed: as if it were missed by a factor of seven.
-_UNOBSERVED = 2.0
+# Of a bound of which nothing was observed: as if it were missed by a factor of a thousand.
+UNOBSERVED = 7.0
 
 
 def log_excess(bounds: Iterable[Mapping[str, Any]]) -> float:
@@ -57,8 +57,14 @@ def log_excess(bounds: Iterable[Mapping[str, Any]]) -> float:
     Args:
         bounds: `verdict.bounds` of `run.json`.
     """
-    observed = ((bound["observed_ms"], bound["bound_ms"]) for bound in bounds)
-    return max(_UNOBSERVED if not value else math.log(value / most) for value, most in observed)
+    return max(_one_excess(bound["observed_ms"], bound["bound_ms"]) for bound in bounds)
+
+
+def _one_excess(observed: float | None, most: float) -> float:
+    if observed is None:
+        return UNOBSERVED
+    # As far within a bound as nothing at all, such as no time in the queue, is no further than what can be told.
+    return max(-UNOBSERVED, math.log(observed / most)) if observed > 0 else -UNOBSERVED
 
 
 @dataclass(slots=True)
@@ -161,6 +167,8 @@ class Twin:
             slo=self.slo,
             drain_timeout_s=self.load.drain_timeout_s,
             weigh_evidence=False,
+            # Latencies and throughputs are those of whole runs.
+            stop_when_settled=not self.objectives,
         )
         self.steps += len(result.iterations)
         good = sum(bool(request.good) for request in in_window(result.requests))
