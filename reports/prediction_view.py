@@ -113,11 +113,12 @@ def _objective(objective: ShownObjective) -> _Quantity:
 
 
 def _agreement(quantity: _Quantity, told: Sequence[Trial]) -> str:
-    both = [trial for trial in told if quantity.error(trial) is not None]
-    if not both:
+    errors = {trial["number"]: off for trial in told if (off := quantity.error(trial)) is not None}
+    if not errors:
         what = "held a rate that was tried" if quantity is _RATE else f"were measured in {quantity.name}"
         return f"None of {count(len(told))} proposals {what}."
-    error = percent(median(abs(quantity.error(trial) or 0.0) for trial in both))
+    both = [trial for trial in told if trial["number"] in errors]
+    error = percent(median(map(abs, errors.values())))
     text = f"Over {count(len(both))} of {count(len(told))} proposals the median error of the {quantity.name} is {error}"
     expected, measured = [quantity.predicted(t) for t in both], [quantity.measured(t) for t in both]
     if len(both) >= ENOUGH_FOR_RANKS and len(set(expected)) > 1 and len(set(measured)) > 1:

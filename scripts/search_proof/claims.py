@@ -8,7 +8,7 @@ from typing import Any
 from scripts.search_proof.capacity import fingerprint
 from scripts.search_proof.goals import goal, percent, table
 from scripts.search_proof.pairs import PAIRS, Pair
-from scripts.search_proof.pool import Ledger, Say, each
+from scripts.search_proof.pool import Ledger, Say, make_all
 from scripts.search_proof.study import Job, play
 from scripts.search_proof.world import WorldTarget
 from tuner.settings import Settings
@@ -50,11 +50,8 @@ def run(*, quick: bool, say: Say, folder: Path, processes: int = 1, claim_seeds:
     ]
     ledger = Ledger(folder / LEDGER)
     keys = {piece: f"{fingerprint(PAIRS[piece.job.pair])}/{piece.job.key}/{piece.repeats}" for piece in pieces}
-    still_open = [piece for piece in pieces if keys[piece] not in ledger]
-    if still_open:
-        for piece, found in each(_study_and_truth, still_open, processes, f"claims of {len(still_open)} studies"):
-            ledger.add(keys[piece], found)
-    return judge([ledger[keys[piece]] for piece in pieces])
+    found = make_all(_study_and_truth, keys, ledger, processes, "claims of {} studies")
+    return judge(list(found.values()))
 
 
 def _study_and_truth(piece: _Piece) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from engine.scheduler.plan import StepPlan
 from scripts.search_proof.capacity import fingerprint
 from scripts.search_proof.goals import goal, percent, table
 from scripts.search_proof.pairs import PAIRS, Pair, Point, point_of, settings_at
-from scripts.search_proof.pool import Ledger, Say, each
+from scripts.search_proof.pool import Ledger, Say, make_all
 from scripts.search_proof.study import SEARCHED_SHARE, Job, Played, grid_s, play
 from scripts.search_proof.trajectory import run_ends_s
 from scripts.search_proof.truth import TruthExecutor
@@ -93,15 +93,11 @@ class _Space:
 
 
 def _make(pieces: Sequence[_Space | Job], ledger: Ledger, processes: int) -> list[dict[str, Any]]:
-    keys = [
-        f"{fingerprint(PAIRS[piece.pair])}/{piece.key if isinstance(piece, Job) else piece.pair}" for piece in pieces
-    ]
-    key_of = dict(zip(pieces, keys, strict=True))
-    still_open = [piece for piece in pieces if key_of[piece] not in ledger]
-    if still_open:
-        for piece, found in each(_work, still_open, processes, f"crashes, {len(still_open)} pieces"):
-            ledger.add(key_of[piece], found)
-    return [ledger[key] for key in keys]
+    keys = {
+        piece: f"{fingerprint(PAIRS[piece.pair])}/{piece.key if isinstance(piece, Job) else piece.pair}"
+        for piece in pieces
+    }
+    return list(make_all(_work, keys, ledger, processes, "crashes, {} pieces").values())
 
 
 def _work(piece: _Space | Job) -> dict[str, Any]:

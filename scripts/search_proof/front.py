@@ -12,7 +12,7 @@ from scripts.search_proof.capacity import fingerprint
 from scripts.search_proof.comparison import holm, paired_p
 from scripts.search_proof.goals import goal, p_value, percent, table
 from scripts.search_proof.pairs import PAIRS, Pair, Point, point_of, settings_at
-from scripts.search_proof.pool import Ledger, Say, each
+from scripts.search_proof.pool import Ledger, Say, make_all
 from scripts.search_proof.study import record_of
 from scripts.search_proof.world import MemoryStore, Silence, WorldTarget
 from tuner.budget import Budget
@@ -63,7 +63,7 @@ def run(*, quick: bool, say: Say, folder: Path, processes: int = 1, front_seeds:
     names, seeds = (list(PAIRS)[:1], 1) if quick else (list(PAIRS), front_seeds)
     ledger = Ledger(folder / LEDGER)
     jobs = [FrontJob(name, strategy, seed) for seed in range(seeds) for name in names for strategy in STRATEGIES]
-    studies = _make(jobs, ledger, processes, "fronts")
+    studies = make_all(_work, {job: job.key for job in jobs}, ledger, processes, "fronts, {}")
     for job, study in studies.items():
         if study["error"]:
             say(f"{job.key} broke off: {study['error']}")
@@ -73,16 +73,9 @@ def run(*, quick: bool, say: Say, folder: Path, processes: int = 1, front_seeds:
         for front in study["fronts"]
         for point in front
     }
-    truths = _make(sorted(seen, key=lambda job: job.key), ledger, processes, "true values")
+    points = {job: job.key for job in sorted(seen, key=lambda job: job.key)}
+    truths = make_all(_work, points, ledger, processes, "true values, {}")
     return judge(studies, {(job.pair, job.point): _values(found["values"]) for job, found in truths.items()})
-
-
-def _make(jobs: Sequence[FrontJob], ledger: Ledger, processes: int, title: str) -> dict[FrontJob, dict[str, Any]]:
-    still_open = [job for job in jobs if job.key not in ledger]
-    if still_open:
-        for job, found in each(_work, still_open, processes, f"{title}, {len(still_open)}"):
-            ledger.add(job.key, found)
-    return {job: ledger[job.key] for job in jobs}
 
 
 def _work(job: FrontJob) -> dict[str, Any]:

@@ -94,3 +94,20 @@ class Ledger:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{self._before}{json.dumps({'key': key, 'result': result}, separators=(',', ':'))}\n")
         self._before = ""
+
+
+def make_all(
+    work: Callable[[Piece], Any], keys: Mapping[Piece, str], ledger: Ledger, processes: int, title: str
+) -> dict[Piece, Any]:
+    """The result of every piece, in their order; those that the ledger lacks are made and kept there.
+
+    Args:
+        work, processes: as in `each`.
+        keys: of the pieces in the ledger.
+        title: of the moving line; `{}` in it is how many are made.
+    """
+    still_open = [piece for piece, key in keys.items() if key not in ledger]
+    if still_open:
+        for piece, found in each(work, still_open, processes, title.format(len(still_open))):
+            ledger.add(keys[piece], found)
+    return {piece: ledger[key] for piece, key in keys.items()}

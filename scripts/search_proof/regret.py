@@ -10,7 +10,7 @@ from scripts.search_proof.comparison import MOST_TIME, SHARES, SMALL_REGRET, SUB
 from scripts.search_proof.goals import goal, p_value, percent, table
 from scripts.search_proof.pairs import PAIRS, point_of
 from scripts.search_proof.plots import Panel, write_chart
-from scripts.search_proof.pool import Ledger, Say, each
+from scripts.search_proof.pool import Ledger, Say, make_all
 from scripts.search_proof.study import SEARCHED_SHARE, SPARE, Job, Played, play
 from scripts.search_proof.trajectory import can_be_timed
 
@@ -79,11 +79,8 @@ def run(
 def make_studies(jobs: Sequence[Job], ledger: Ledger, processes: int) -> list[Played]:
     """All these studies, those that were made before from the ledger."""
     keys = {job: f"{fingerprint(PAIRS[job.pair])}/{job.key}" for job in jobs}
-    open_jobs = [job for job in jobs if keys[job] not in ledger]
-    if open_jobs:
-        for job, stored in each(_play, open_jobs, processes, f"{len(open_jobs)} studies"):
-            ledger.add(keys[job], stored)
-    return [Played.from_dict(ledger[keys[job]]) for job in jobs]
+    made = make_all(_play, keys, ledger, processes, "{} studies")
+    return [Played.from_dict(stored) for stored in made.values()]
 
 
 def _play(job: Job) -> dict[str, Any]:

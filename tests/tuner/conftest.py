@@ -47,7 +47,7 @@ def few_candidates() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tuner.strategies.twin_search.FIRST_CANDIDATES", 16)
         patch.setattr("tuner.strategies.twin_search.CANDIDATES", 8)
-        patch.setattr("tuner.strategies.scout.FIRST_RANDOM_CANDIDATES", 8)
+        patch.setattr("tuner.strategies.candidates.FIRST_RANDOM_CANDIDATES", 8)
         yield
 
 

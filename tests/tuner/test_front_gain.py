@@ -1,6 +1,5 @@
 """What a point adds to a front: the hypervolume in exact cases, and what must hold for any."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.strategies.front_gain import FrontGain, chance_below
+from tuner.strategies.front_gain import FrontGain
 
 merits = st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3)), min_size=1, max_size=6)
 
@@ -49,11 +48,3 @@ def test_two_objectives_gain_what_the_area_gains(front: list[tuple[float, float]
 def test_what_the_front_dominates_adds_nothing(front: list[tuple[float, float]]) -> None:
     assert added(front, front[0]) == 0
     assert added(front, (front[0][0] - 0.5, front[0][1])) == 0
-
-
-def test_the_chance_of_being_below_nothing() -> None:
-    assert chance_below(0.0, 1.0) == 0.5
-    assert chance_below(-1.0, 0.0) == 1
-    assert chance_below(1.0, 0.0) == 0
-    assert chance_below(-1.96, 1.0) == pytest.approx(0.975, abs=1e-3)
-    assert math.isclose(chance_below(1.0, 2.0) + chance_below(-1.0, 2.0), 1.0)

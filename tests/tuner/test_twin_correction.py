@@ -72,3 +72,12 @@ def test_larger_errors_seen_make_larger_errors_likely_elsewhere(seed: int) -> No
     large = Correction(points, [0.3 * rng.gauss(0, 1) for _ in points])
     away = (1.8, 1.8)
     assert small.lead(away, points[0]).deviation < large.lead(away, points[0]).deviation
+
+
+def test_the_chance_of_a_lead() -> None:
+    assert Lead(0.0, 1.0).chance_of(0.0) == 0.5
+    assert Lead(1.0, 0.0).chance_of(0.0) == 1
+    assert Lead(-1.0, 0.0).chance_of(0.0) == 0
+    assert Lead(1.96, 1.0).chance_of(0.0) == pytest.approx(0.975, abs=1e-3)
+    assert math.isclose(Lead(-1.0, 2.0).chance_of(0.0) + Lead(1.0, 2.0).chance_of(0.0), 1.0)
+    assert Lead(0.0, 1.0).chance_of(1.0) == Lead(-1.0, 1.0).chance_of(0.0)

@@ -5,7 +5,6 @@ The hypervolume is taken as the mean, over directions from a point behind everyt
 2020): the same formula for any number of objectives, and exact for one.
 """
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -49,10 +48,3 @@ class FrontGain:
 
         ahead = np.maximum(points - self._behind, 0.0)
         return (ahead[:, None, :] / self._directions).min(axis=2) ** points.shape[1]
-
-
-def chance_below(mean: float, deviation: float) -> float:
-    """Probability that a normal number is at most 0."""
-    if deviation <= 0:
-        return float(mean <= 0)
-    return 0.5 * (1 + math.erf(-mean / deviation / math.sqrt(2)))

@@ -1,35 +1,25 @@
 """Looks for settings on the twin where the goodput is not the only objective: which would widen the front most."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tuner.failures import RISKY, failure_model
 from tuner.front import search_front, values_of
 from tuner.objectives import GOODPUT, Objective
 from tuner.settings import Settings
 from tuner.strategies.base import Search
-from tuner.strategies.front_gain import FrontGain, chance_below
+from tuner.strategies.candidates import MOST_ERRORS, OUT_OF_THE_QUESTION, PROMISING, draw, study_of_candidates
+from tuner.strategies.front_gain import FrontGain
 from tuner.trial import Trial
-from tuner.twin.correction import Correction
+from tuner.twin.correction import Correction, Errors
 from tuner.twin.twin import UNOBSERVED, Played, Twin, log_excess
 from tuner.unit_cube import unit_point
 
-if TYPE_CHECKING:
-    import optuna
-
-FIRST_RANDOM_CANDIDATES = 40
-PROMISING = 15
-# Measured settings that the twin is held against.
-MOST_ERRORS = 15
 # Outcomes of a setting over which its gain is averaged; the same for all, so that luck makes no difference.
 _OUTCOMES = 128
 _OUTCOMES_SEED = 1
 _SMALLEST = 1e-9
-# Of settings that are not played, since they are likely to fail.
-_OUT_OF_THE_QUESTION = -20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,44 +85,38 @@ class FrontScout:
             candidates: most settings to play.
             steps: of the engine to play, after which no further setting is drawn.
         """
-        study, drawn = self._inner_study(), {}
-        begin, done = self._twin.steps, 0.0
-        while done < 1:
-            self._search.thinking("playing settings on the twin", done)
+        known = [trial.settings for trial in (*self._front, self._search.trials[0])]
+        first = [*known, *self._search.prior.tries, *self.promising]
+        study, drawn = study_of_candidates(self._search, first, len(self._objectives)), {}
+        for asked, settings in draw(self._search, study, self._twin, candidates, steps):
             self.num_played += 1
-            asked = study.ask()
-            settings = self._search.space.suggest(asked)
             played = None if self._failures.risk(settings) >= RISKY else self._twin.play(settings, self._rate)
-            done = max(self.num_played / candidates, (self._twin.steps - begin) / steps)
             merits = None if played is None else self._predicted(settings, played)
             if played is None or merits is None:
                 asked.set_constraint("slo", 1.0)
-                study.tell(asked, [_OUT_OF_THE_QUESTION] * len(self._objectives))
+                study.tell(asked, [OUT_OF_THE_QUESTION] * len(self._objectives))
                 continue
-            asked.set_constraint("slo", self._expected_excess(settings, played))
+            asked.set_constraint("slo", played.excess - self._slack.at(self._point(settings)))
             study.tell(asked, merits)
             if self._search.known(settings) is None:
-                drawn[settings] = Expected(settings, played, self._values(merits), self._gain_of(settings, played))
+                gain = self._gain_of(settings, played, merits)
+                drawn[settings] = Expected(settings, played, self._values(merits), gain)
         ranked = sorted(drawn.values(), key=lambda one: one.gain, reverse=True)
         self.promising = tuple(one.settings for one in ranked[:PROMISING])
         return ranked[0] if ranked and ranked[0].gain > 0 else None
 
-    def _gain_of(self, settings: Settings, played: Played) -> float:
+    def _gain_of(self, settings: Settings, played: Played, merits: Sequence[float]) -> float:
+        """Of settings with such expected merits."""
         import numpy as np
 
-        point, merits = self._point(settings), self._predicted(settings, played)
-        assert merits is not None
-        slack = self._slack.error(point)
-        chance = chance_below(played.excess - slack.mean, slack.deviation) * (1.0 - self._failures.risk(settings))
+        point = self._point(settings)
+        chance = self._slack.error(point).chance_of(played.excess) * (1.0 - self._failures.risk(settings))
         if self._gain is None:
             # Nothing meets the SLO yet: what most likely does is worth a run.
             return chance
         deviations = [correction.error(point).deviation for correction in self._corrections]
         outcomes = np.minimum(np.array(merits) + self._normals * deviations, self._ceilings)
         return chance * float(self._gain.share(outcomes).mean())
-
-    def _expected_excess(self, settings: Settings, played: Played) -> float:
-        return played.excess - self._slack.at(self._point(settings))
 
     def _predicted(self, settings: Settings, played: Played) -> list[float] | None:
         """Expected logarithms, the larger the better; None where the twin saw no request through."""
@@ -165,7 +149,7 @@ class FrontScout:
         A run that missed and was stopped has seen its first requests only. It says nothing of the objectives, and of
         the slack that there is none.
         """
-        values, slacks = [_Errors() for _ in self._objectives], _Errors()
+        values, slacks = [Errors() for _ in self._objectives], Errors()
         for trial in self._known():
             run = trial.decisive
             if run is None or run.failure is not None or trial.error_type is not None or not run.is_valid:
@@ -192,43 +176,6 @@ class FrontScout:
 
     def _point(self, settings: Settings) -> tuple[float, ...]:
         return unit_point(self._search.space, settings)
-
-    def _inner_study(self) -> "optuna.Study":
-        import optuna
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            sampler = optuna.samplers.TPESampler(
-                seed=self._search.seed + len(self._search.trials),
-                n_startup_trials=FIRST_RANDOM_CANDIDATES,
-                multivariate=True,
-                group=True,
-            )
-        study = optuna.create_study(directions=["maximize"] * len(self._objectives), sampler=sampler)
-        known = [trial.settings for trial in (*self._front, self._search.trials[0])]
-        for settings in dict.fromkeys([*known, *self._search.prior.tries, *self.promising]):
-            params = self._search.space.params_of(settings)
-            if params is not None:
-                study.enqueue_trial(params)
-        return study
-
-
-class _Errors:
-    """Errors of predictions at some points."""
-
-    def __init__(self) -> None:
-        self._points: list[tuple[float, ...]] = []
-        self._errors: list[float] = []
-        self._are_bounds: list[bool] = []
-
-    def add(self, point: tuple[float, ...], error: float, *, is_bound: bool = False) -> None:
-        """One more; see `Correction`."""
-        self._points.append(point)
-        self._errors.append(error)
-        self._are_bounds.append(is_bound)
-
-    def correction(self) -> Correction:
-        return Correction(self._points, self._errors, self._are_bounds)
 
 
 def _ceiling(objective: Objective, rate: float | None, trials: Sequence[Trial]) -> float:

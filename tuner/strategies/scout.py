@@ -1,35 +1,26 @@
 """Looks for settings on the twin: which of many promise most beside what was measured."""
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from tuner.failures import RISKY, failure_model
 from tuner.objectives import GOODPUT, rank
 from tuner.settings import Settings
 from tuner.strategies.base import Search
+from tuner.strategies.candidates import MOST_ERRORS, OUT_OF_THE_QUESTION, PROMISING, draw, study_of_candidates
 from tuner.strategies.traffic import Traffic, log_limit
 from tuner.trial import Trial
-from tuner.twin.correction import Correction, Lead
+from tuner.twin.correction import Correction, Errors, Lead
 from tuner.twin.twin import Played, Twin
 from tuner.unit_cube import unit_point
 
-if TYPE_CHECKING:
-    import optuna
-
-FIRST_RANDOM_CANDIDATES = 40
-PROMISING = 15
 # Those of a scan that are looked at under much more traffic.
 FINALISTS = 6
-# Measured settings that the twin is held against; each takes a few plays.
-MOST_ERRORS = 15
 # A setting that is further behind the best one found, in standard deviations of the twin's error, is left there.
 _REACH = 1.0
 # Half a step of the race: where a setting's limit lies when it held a rate and nothing above it was tried.
 _ABOVE_HELD = 1.03
-_OUT_OF_THE_QUESTION = -20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +124,14 @@ class Scout:
         return judged
 
     def _scan(self, candidates: int, steps: int) -> list[Drawn]:
-        study, drawn = self._inner_study(), {}
+        first = [self._best.settings, *self._search.prior.tries, *self.promising]
+        study, drawn = study_of_candidates(self._search, first), {}
         bar = best_log = self._merit_of_best()
-        begin, done = self._scanned.steps, 0.0
-        while done < 1:
-            self._search.thinking("playing settings on the twin", done)
+        for asked, settings in draw(self._search, study, self._scanned, candidates, steps):
             self.num_played += 1
-            asked = study.ask()
-            settings = self._search.space.suggest(asked)
             played = None if self._failures.risk(settings) >= RISKY else self._race(settings, bar)
-            done = max(self.num_played / candidates, (self._scanned.steps - begin) / steps)
             if played is None:
-                study.tell(asked, _OUT_OF_THE_QUESTION)
+                study.tell(asked, OUT_OF_THE_QUESTION)
                 continue
             merit = self._log_merit(played) + self._lead(settings).mean
             study.tell(asked, merit)
@@ -206,7 +193,7 @@ class Scout:
 
     def _learn_errors(self) -> Correction:
         """Measured over predicted, of every setting whose runs say something of it."""
-        points, errors, are_bounds = [], [], []
+        errors = Errors()
         newest = self._search.trials[-MOST_ERRORS:]
         for trial in newest if any(t is self._best for t in newest) else [self._best, *newest]:
             said = _measured(trial, self._search.searches_rate)
@@ -217,11 +204,10 @@ class Scout:
             played = self._to_limit(self._twin, trial.settings, start)
             if played is None or not played.held:
                 continue
-            points.append(self._point(trial.settings))
-            errors.append(math.log(measured) - self._log_merit(played))
             # A rate that was missed says no more than that the limit lies below.
-            are_bounds.append(not is_limit)
-        return Correction(points, errors, are_bounds)
+            error = math.log(measured) - self._log_merit(played)
+            errors.add(self._point(trial.settings), error, is_bound=not is_limit)
+        return errors.correction()
 
     def _room_above(self, best: Trial) -> float:
         """The most that can be gained: at a given rate, requests beyond the offered ones cannot become good."""
@@ -233,24 +219,6 @@ class Scout:
 
     def _point(self, settings: Settings) -> tuple[float, ...]:
         return unit_point(self._search.space, settings)
-
-    def _inner_study(self) -> "optuna.Study":
-        import optuna
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            sampler = optuna.samplers.TPESampler(
-                seed=self._search.seed + len(self._search.trials),
-                n_startup_trials=FIRST_RANDOM_CANDIDATES,
-                multivariate=True,
-                group=True,
-            )
-        study = optuna.create_study(direction="maximize", sampler=sampler)
-        for settings in dict.fromkeys([self._best.settings, *self._search.prior.tries, *self.promising]):
-            params = self._search.space.params_of(settings)
-            if params is not None:
-                study.enqueue_trial(params)
-        return study
 
 
 def _start_rate(search: Search) -> float | None:

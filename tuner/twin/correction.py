@@ -37,7 +37,32 @@ class Lead(NamedTuple):
             return max(0.0, self.mean)
         z = self.mean / self.deviation
         density = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-        return self.mean * 0.5 * (1 + math.erf(z / math.sqrt(2))) + self.deviation * density
+        return self.mean * self.chance_of(0.0) + self.deviation * density
+
+    def chance_of(self, least: float) -> float:
+        """Probability of being ahead by at least so much."""
+        if self.deviation <= 0:
+            return float(self.mean >= least)
+        return 0.5 * (1 + math.erf((self.mean - least) / self.deviation / math.sqrt(2)))
+
+
+class Errors:
+    """Errors of predictions at some points, one after another."""
+
+    def __init__(self) -> None:
+        self._points: list[Sequence[float]] = []
+        self._errors: list[float] = []
+        self._are_bounds: list[bool] = []
+
+    def add(self, point: Sequence[float], error: float, *, is_bound: bool = False) -> None:
+        """One more; see `Correction`."""
+        self._points.append(point)
+        self._errors.append(error)
+        self._are_bounds.append(is_bound)
+
+    def correction(self) -> "Correction":
+        """What they teach."""
+        return Correction(self._points, self._errors, self._are_bounds)
 
 
 class Correction:

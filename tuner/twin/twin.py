@@ -172,12 +172,14 @@ class Twin:
         )
         self.steps += len(result.iterations)
         good = sum(bool(request.good) for request in in_window(result.requests))
-        verdict = self.slo.judge(result.requests)
-        held = result.stopped_early is None and verdict.meets
+        whole = result.stopped_early is None
+        # A play that was stopped has missed, which need not be judged.
+        verdict = self.slo.judge(result.requests) if whole or self.objectives else None
+        held = whole and verdict is not None and verdict.meets
         seconds = result.window.duration_s
         goodput = good / seconds if seconds else 0.0
         played = Played(rate if held else None, goodput, held, target.executor.step_times.extrapolated)
-        if not self.objectives:
+        if verdict is None or not self.objectives:
             return played
         summary = summarize(result.requests, (), result.window, self.slo)
         return replace(
