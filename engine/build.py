@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.config import EngineConfig
+from engine.config import DTYPE_BYTES, EngineConfig
 from engine.errors import UserError
 from engine.executor.base import Executor
 from engine.executor.learnt_device import LearntDevice, LearntExecutor
@@ -24,7 +24,9 @@ def say_nothing(text: str) -> None:
 
 
 def find_device(name: str) -> str:
-    """The device that `name` means: `auto` is the first CUDA device, or the CPU where there is none.
+    """The device that `name` means: `auto` is CUDA, or the CPU where there is none.
+
+    `cuda` stays as it is: the first card, or the first ones where several are asked for.
 
     Raises:
         UserError: no such device.
@@ -39,7 +41,8 @@ def find_device(name: str) -> str:
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    return str(resolve_device(name))
+    device = str(resolve_device(name))
+    return name if name == "cuda" else device
 
 
 def find_learnt_device(name: str) -> LearntDevice | None:
@@ -90,10 +93,11 @@ def load_executor(
 
     _refuse_what_cannot_fit(config, source, device, max_model_len)
     say(f"loading {source.name} onto {device}")
-    _say_where_kernels_are_missing(config, device, say)
+    say_where_kernels_are_missing(config, device, say)
     return TorchExecutor.load(
         source,
         dtype=config.model.dtype,
+        kv_cache_dtype=config.model.kv_cache_dtype,
         device=device,
         device_memory_bytes=config.device_memory_bytes,
         max_model_len=max_model_len,
@@ -104,7 +108,8 @@ def load_executor(
     )
 
 
-def _say_where_kernels_are_missing(config: EngineConfig, device: str, say: Callable[[str], None]) -> None:
+def say_where_kernels_are_missing(config: EngineConfig, device: str, say: Callable[[str], None]) -> None:
+    """Tell the user where the CPU will be slow, and compile its kernels if that was never done."""
     from engine.native.library import why_not_native
 
     if device == "cpu" and config.model.dtype in ("auto", "float32") and (reason := why_not_native()):
@@ -114,10 +119,11 @@ def _say_where_kernels_are_missing(config: EngineConfig, device: str, say: Calla
 def _tensor_parallel(
     config: EngineConfig, source: ModelSource, device: str, max_model_len: int, say: Callable[[str], None]
 ) -> Executor:
-    from engine.parallel.tensor_parallel import TensorParallelExecutor, rank_devices
+    from engine.parallel.devices import several_devices
+    from engine.parallel.tensor_parallel import TensorParallelExecutor
 
     size = config.tensor_parallel_size
-    devices = rank_devices(device, size)
+    devices = several_devices("tensor_parallel_size", size, device)
     _refuse_what_cannot_fit(config, source, devices[0], max_model_len)
     say(f"loading {source.name} onto {size} x {device}")
     return TensorParallelExecutor.load(
@@ -125,6 +131,7 @@ def _tensor_parallel(
         size=size,
         device=device,
         dtype=config.model.dtype,
+        kv_cache_dtype=config.model.kv_cache_dtype,
         device_memory_bytes=config.device_memory_bytes,
         max_model_len=max_model_len,
         seed=config.model.seed,
@@ -164,13 +171,16 @@ def _simulated(config: EngineConfig, source: ModelSource, device: str, max_model
         return _learnt(config, source, device, learnt, max_model_len)
     card = find_card(device.removeprefix(SIMULATED_PREFIX))
     bytes_per_element = 4 if config.model.dtype == "float32" else 2
+    kv_cache_dtype = config.model.kv_cache_dtype
+    kv_bytes = DTYPE_BYTES.get(kv_cache_dtype, bytes_per_element)
     return SimulatedExecutor(
         source.arch,
-        Roofline(source.arch, card, bytes_per_element=bytes_per_element),
+        Roofline(source.arch, card, bytes_per_element=bytes_per_element, kv_bytes_per_element=kv_bytes),
         device_name=device,
         device_memory_bytes=config.device_memory_bytes or int(card.memory_gib * GIB),
         max_model_len=max_model_len,
         bytes_per_element=bytes_per_element,
+        kv_cache_dtype=kv_cache_dtype,
     )
 
 
@@ -181,6 +191,11 @@ def _learnt(
         raise UserError(f"device {name!r} was learnt with the model {device.model}, and says nothing of {source.name}")
     if config.model.dtype not in ("auto", device.dtype):
         raise UserError(f"device {name!r} was learnt in {device.dtype}, and says nothing of {config.model.dtype}")
+    if config.model.kv_cache_dtype not in ("auto", device.kv_cache_dtype):
+        raise UserError(
+            f"device {name!r} was learnt with a KV cache in {device.kv_cache_dtype}, and says nothing of "
+            f"{config.model.kv_cache_dtype}"
+        )
     return LearntExecutor(
         device,
         Shard(0, device.tensor_parallel_size).arch(source.arch),
@@ -194,12 +209,13 @@ def _refuse_what_cannot_fit(config: EngineConfig, source: ModelSource, device: s
     """Weights and one longest request must fit, activations left aside: those are measured after loading."""
     import torch
 
-    from engine.executor.device import available_host_bytes, resolve_dtype
+    from engine.executor.device import available_host_bytes, resolve_dtype, resolve_kv_dtype
     from engine.executor.memory import default_cpu_total
 
-    element = resolve_dtype(config.model.dtype, torch.device(device), source.checkpoint_dtype).itemsize
+    dtype = resolve_dtype(config.model.dtype, torch.device(device), source.checkpoint_dtype)
+    kv_dtype = resolve_kv_dtype(config.model.kv_cache_dtype, dtype)
     shard = Shard(0, config.tensor_parallel_size)
-    weights = shard.weight_bytes(source.arch, element)
+    weights = shard.weight_bytes(source.arch, dtype.itemsize)
     if config.device_memory_bytes is not None:
         total = config.device_memory_bytes
     elif device == "cpu":
@@ -213,5 +229,5 @@ def _refuse_what_cannot_fit(config: EngineConfig, source: ModelSource, device: s
             weights=weights,
             other=0,
             peak_activation=0,
-            bytes_per_block=config.cache.block_size * shard.arch(source.arch).kv_bytes_per_token(element),
+            bytes_per_block=config.cache.block_size * shard.arch(source.arch).kv_bytes_per_token(kv_dtype.itemsize),
         ).require(max_model_len, config.cache.block_size)

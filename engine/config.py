@@ -16,6 +16,10 @@ PreemptionMode = Literal["recompute", "swap", "auto"]
 PREEMPTION_MODES: tuple[PreemptionMode, ...] = get_args(PreemptionMode)
 PreemptionVictim = Literal["auto", "last", "fewest_tokens", "lowest_priority"]
 PREEMPTION_VICTIMS: tuple[PreemptionVictim, ...] = get_args(PreemptionVictim)
+KVCacheDtype = Literal["auto", "float16", "bfloat16", "fp8"]
+KV_CACHE_DTYPES: tuple[KVCacheDtype, ...] = get_args(KVCacheDtype)
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1}
+"""Bytes of a number, by the name of its type."""
 MAX_CUDAGRAPH_CAPTURE_SIZE = 512
 
 
@@ -163,14 +167,18 @@ class ModelConfig:
         dtype: `auto` (float32 on the CPU, else the checkpoint's 16-bit type), `float32`, `bfloat16`, `float16`.
         max_model_len: longest request, prompt and output together, in tokens; None for the model's own maximum.
         seed: seed of random weights.
+        kv_cache_dtype: what keys and values are kept in: `auto` (as `dtype`), `float16`, `bfloat16`, or `fp8` (8 bits,
+            4 of exponent and 3 of mantissa, without scales). Fewer bits hold more tokens, and change answers a little.
     """
 
     model: str = "smollm2-135m"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     max_model_len: int | None = None
     seed: int = 0
+    kv_cache_dtype: KVCacheDtype = "auto"
 
     def __post_init__(self) -> None:
+        _require_one_of("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
         dtypes = ("auto", "float32", "bfloat16", "float16")
         _require(self.dtype in dtypes, "dtype", self.dtype, f"choose one of {', '.join(dtypes)}")
         if self.max_model_len is not None:

@@ -7,12 +7,13 @@ which come between two calls find one step launched already.
 
 from engine.clock import Clock
 from engine.config import CacheConfig, SchedulerConfig
-from engine.errors import RequestRefused, SwapSpaceTooSmall
+from engine.errors import SwapSpaceTooSmall
 from engine.executor.base import Executor, MemoryProfile, OverlappingExecutor, StepResult, as_overlapping
 from engine.host_phases import HostPhases
 from engine.kv_cache.manager import KVCacheManager
 from engine.kv_cache.sizing import GIB, KVBudget
 from engine.request import Request
+from engine.scheduler.admission import require_known_tokens
 from engine.scheduler.overlapped import OverlappedScheduler
 from engine.scheduler.plan import StepPlan, TokenEvent
 from engine.scheduler.preemption import PreemptionCost
@@ -79,9 +80,7 @@ class Engine:
             RequestRefused: a token outside the vocabulary, or what `Scheduler.add` refuses.
             RequestShed: too many wait already.
         """
-        vocab_size = self.executor.vocab_size
-        if min(request.prompt_token_ids) < 0 or max(request.prompt_token_ids) >= vocab_size:
-            raise RequestRefused(f"the prompt holds token ids outside the vocabulary, 0 to {vocab_size - 1}")
+        require_known_tokens(request, self.executor.vocab_size)
         self.scheduler.add(request)
 
     def abort(self, request_id: str) -> bool:

@@ -38,5 +38,9 @@ class RankFailed(Exception):
     """One of the processes that share a model failed or died, and the run with it."""
 
 
+class ReplicaFailed(Exception):
+    """One of several engines, each in a process of its own, failed or died, and the run with it."""
+
+
 class OutOfDeviceMemory(Exception):
     """The device ran out of memory while executing. The trial failed, the process need not."""

@@ -4,7 +4,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from engine.errors import UserError
+from engine.errors import RequestShed, UserError
 
 LARGEST_PRIORITY = 1_000_000_000
 PENDING_TOKEN = -1
@@ -23,12 +23,13 @@ class RequestStatus(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a request ended."""
+    """Why a request ended. SHED is turned away at the door by an engine that tells so later, see `Request.shed`."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     QUEUE_TIMEOUT = "queue_timeout"
+    SHED = "shed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,8 @@ class Request:
         block_hashes: hash per full block of known tokens, made as they fill.
         num_cached_tokens: tokens found in the prefix cache at the first admission.
         replica: number of the engine that serves it, where there are several.
+        shed: why it was turned away at the door, where `add_request` could not wait for the answer; else that raises
+            it at once.
     """
 
     request_id: str
@@ -138,6 +141,7 @@ class Request:
     num_recomputed_tokens: int = 0
     history: list[RequestEvent] = field(default_factory=list)
     replica: int | None = None
+    shed: RequestShed | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:

@@ -211,6 +211,8 @@ def repeat_section(record: Mapping[str, Any], commands: tuple[Command, ...]) -> 
 def model_text(model: Mapping[str, Any]) -> str:
     """Model, precision and weights on one line."""
     parts = [text(model.get("name")), text(model.get("dtype"))]
+    if model.get("kv_cache_dtype"):
+        parts.append(f"KV cache in {text(model['kv_cache_dtype'])}")
     if is_known(model.get("parameters")):
         parts.append(f"{number(model['parameters'] / 1e9)} B parameters")
     if model.get("weights") == "random":

@@ -1,6 +1,8 @@
 #!/usr/bin/env python
 """Measure the engine's throughput beside other engines, on the same CPU in the same run, all in float32.
 
+Where a name ends in "KV f16", keys and values are kept in float16; compare those with one another.
+
 All requests are submitted at once, prompts are random tokens, answers have a fixed length and no stop token. The
 contenders take turns, so that a change of the machine's speed meets all of them, and each turn starts with a
 measurement of plain matrix multiplication. From that follows the wall: the rate at which the same arithmetic would
@@ -42,6 +44,8 @@ from scripts.peers.workload import Job, make_workload
 
 MATMUL_SIZE = 2048
 MATMUL_SECONDS = 5.0
+ENGINES = {"engine": "auto", "engine, KV f16": "float16"}
+"""This project's contenders, and what they keep keys and values in."""
 
 
 def arithmetic(arch: ModelArch, jobs: list[Job]) -> float:
@@ -110,18 +114,19 @@ def measure(contenders: dict[str, Peer], jobs: list[Job], flops: float, repeats:
 
 
 def summarise(rates: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Median and range of each rate, and of the engine's rate over it, turn by turn."""
+    """Median and range of each rate, and of our engines' rates over it, turn by turn."""
     summary = {}
     for name, values in rates.items():
-        summary[name] = {"median": statistics.median(values), "low": min(values), "high": max(values)}
-        if name not in ("engine", "matmul_gflops"):
-            ratios = [ours / other for ours, other in zip(rates["engine"], values, strict=True)]
-            summary[name] |= {
-                "engine_ratio": statistics.median(ratios),
-                "engine_ratio_low": min(ratios),
-                "engine_ratio_high": max(ratios),
-            }
+        summary[name] = _spread("", values)
+        if name not in (*ENGINES, "matmul_gflops"):
+            for engine in ENGINES:
+                ratios = [ours / other for ours, other in zip(rates[engine], values, strict=True)]
+                summary[name] |= _spread(f"{engine} over it, ", ratios)
     return summary
+
+
+def _spread(prefix: str, values: list[float]) -> dict[str, float]:
+    return {f"{prefix}{what}": of(values) for what, of in (("median", statistics.median), ("low", min), ("high", max))}
 
 
 def main() -> int:
@@ -152,8 +157,10 @@ def compare(options: argparse.Namespace, stack: ExitStack) -> None:
     makers = choose_peers(options.peers)
     source = resolve_model(options.model, say=print)
     jobs = make_workload(options.requests, source.arch.vocab_size, options.seed)
-    executor = TorchExecutor.load(source, dtype="float32", device="cpu", seed=options.seed)
-    contenders: dict[str, Peer] = {"engine": EngineContender(executor, options)}
+    contenders: dict[str, Peer] = {}
+    for name, kept_in in ENGINES.items():
+        executor = TorchExecutor.load(source, dtype="float32", kv_cache_dtype=kept_in, device="cpu", seed=options.seed)
+        contenders[name] = EngineContender(executor, options)
     setting = Setting(source, options.seed, jobs, options.threads, options.max_num_seqs, options.max_num_batched_tokens)
     for name, make in makers.items():
         contenders[name] = make(setting)
@@ -164,11 +171,13 @@ def compare(options: argparse.Namespace, stack: ExitStack) -> None:
         contender.run(jobs)
     rates = measure(contenders, jobs, arithmetic(source.arch, jobs), options.repeats)
     summary = summarise(rates)
-    print(f"\n{'':24} {'median':>8} {'low':>8} {'high':>8}   engine is")
+    print(f"\n{'':24} {'median':>8} {'low':>8} {'high':>8}" + "".join(f"   {name + ' is':22}" for name in ENGINES))
     for name, row in summary.items():
         line = f"{name:24} {row['median']:8.1f} {row['low']:8.1f} {row['high']:8.1f}"
-        if "engine_ratio" in row:
-            line += f"   {row['engine_ratio']:.2f} x ({row['engine_ratio_low']:.2f} to {row['engine_ratio_high']:.2f})"
+        for engine in ENGINES:
+            if f"{engine} over it, median" in row:
+                median, low, high = (row[f"{engine} over it, {what}"] for what in ("median", "low", "high"))
+                line += f"   {f'{median:.2f} x ({low:.2f} to {high:.2f})':22}"
         print(line)
     if options.json:
         settings = {key: value for key, value in vars(options).items() if key != "json"}

@@ -38,6 +38,7 @@ class TuneArguments:
     model: str | None = None
     device: str = "auto"
     dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
     max_model_len: int | None = None
     device_memory: str | None = None
     attention_backend: str = "auto"
@@ -143,6 +144,7 @@ class TuneArguments:
             tensor_parallel_size=self.tensor_parallel_size,
             data_parallel_size=self.data_parallel_size,
             router=self.router,
+            kv_cache_dtype=self.kv_cache_dtype,
         )
 
     def run_lengths(self, budget_s: float | None) -> RunLengths:

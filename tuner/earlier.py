@@ -69,7 +69,7 @@ def why_not(earlier: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
 
     A longest request of another length does not matter: what a step takes does not depend on it.
     """
-    for part, keys in (("model", ("name", "dtype")), ("device", _OF_DEVICE)):
+    for part, keys in (("model", ("name", "dtype", "kv_cache_dtype")), ("device", _OF_DEVICE)):
         for key in keys:
             theirs, ours = (earlier[part] or {}).get(key), new[part].get(key)
             if theirs != ours:

@@ -229,8 +229,10 @@ class _Drive:
                 continue
             inflight.finish(time_ns, finish_reason)
             del under_way[request_id]
-            if inflight.status == "queue_timeout":
-                self._retry_or_record(inflight, time_ns, RETRY_AFTER_QUEUE_TIMEOUT_S)
+            if inflight.status in _TURNED_AWAY:
+                shed = inflight.request.shed
+                retry_after_s = RETRY_AFTER_QUEUE_TIMEOUT_S if shed is None else shed.retry_after_s
+                self._retry_or_record(inflight, time_ns, retry_after_s)
             else:
                 self._record(inflight)
 

@@ -60,6 +60,8 @@ class InFlight:
         if finish_reason == FinishReason.QUEUE_TIMEOUT:
             error = "turned away: not admitted within queue_timeout"
             self._turn_away("queue_timeout", time_ns, "queue_timeout", error, str(finish_reason))
+        elif self.request.shed is not None:
+            self.shed(time_ns, self.request.shed)
         else:
             self.end("ok", time_ns, finish_reason=str(finish_reason))
 

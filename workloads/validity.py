@@ -92,6 +92,8 @@ def _offered_rate(result: DriveResult, plan: WorkloadPlan, requests: Sequence[Re
 def _driver_lag(result: DriveResult, plan: WorkloadPlan, requests: Sequence[RequestRecord]) -> Check:
     """How late the driver itself was: after the arrival and after the step that was in progress then.
 
+    For a step of one of several engines it does not wait.
+
     The limit is a median step, since a request that comes a moment too late waits for one more.
     """
     starts = [s.t_start for s in result.iterations]
@@ -100,7 +102,7 @@ def _driver_lag(result: DriveResult, plan: WorkloadPlan, requests: Sequence[Requ
         assert record.t_send is not None
         free_at = record.t_sched
         position = bisect_right(starts, record.t_sched) - 1
-        if position >= 0:
+        if position >= 0 and result.iterations[position].replica is None:
             free_at = max(free_at, result.iterations[position].t_end)
         return max(0, record.t_send - free_at)
 

@@ -17,6 +17,7 @@ class AttentionSpec:
         num_heads, num_kv_heads, head_dim: `num_heads` query heads share `num_kv_heads` KV heads evenly.
         sliding_window: a token attends to itself and the `sliding_window - 1` before it; None for all.
         dtype, device: of the tensors.
+        kv_dtype: of the numbers in the KV cache; None for `dtype`.
     """
 
     num_heads: int
@@ -25,6 +26,12 @@ class AttentionSpec:
     sliding_window: int | None
     dtype: torch.dtype
     device: torch.device
+    kv_dtype: torch.dtype | None = None
+
+    @property
+    def page_dtype(self) -> torch.dtype:
+        """What keys and values are kept in."""
+        return self.dtype if self.kv_dtype is None else self.kv_dtype
 
 
 @dataclass(frozen=True, slots=True)

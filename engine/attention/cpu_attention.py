@@ -11,7 +11,7 @@ from engine.attention.base import AttentionBackend, AttentionMetadata, Attention
 from engine.attention.kv_tensors import KVTensors
 from engine.attention.reference import ReferenceAttention
 from engine.errors import UserError
-from engine.native.kernels import NativeKernels
+from engine.native.kernels import PAGE_NUMBERS, NativeKernels
 from engine.native.library import native_library, why_not_native
 
 # Tokens that the kernel multiplies at once: keys lie in panels of so many, and so wide are its slices of a head.
@@ -24,13 +24,18 @@ def make_cpu(spec: AttentionSpec) -> AttentionBackend:
     """The backend for `spec`.
 
     Raises:
-        UserError: no CPU, another type than float32, or no compiled kernels.
+        UserError: no CPU, another type than float32, a KV cache of 8 bits, or no compiled kernels.
     """
     library = native_library()
     if spec.device.type != "cpu" or spec.dtype is not torch.float32:
         raise UserError(
             f"attention backend 'cpu' is not possible for {spec.dtype} on {spec.device}: it computes float32 on the "
             "CPU; choose attention_backend=auto or reference"
+        )
+    if spec.page_dtype not in PAGE_NUMBERS:
+        raise UserError(
+            f"attention backend 'cpu' is not possible with a KV cache in {spec.page_dtype}: "
+            "choose kv_cache_dtype=auto, float16 or bfloat16, or attention_backend=reference"
         )
     if library is None:
         raise UserError(

@@ -35,8 +35,21 @@ class KVTensors:
         Attention masks what lies behind a context, but a mask cannot undo the NaN or infinity of a former owner:
         a probability of zero times NaN is NaN. So a block is wiped when its first position is about to be written.
         """
-        self.keys.index_fill_(1, blocks, 0)
-        self.values.index_fill_(1, blocks, 0)
+        for pages in (self.keys, self.values):
+            as_words(pages).index_fill_(1, blocks, 0)
+
+
+def to_pages(numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers as the cache keeps them; what is too large becomes the largest, as an infinite key spoils a softmax."""
+    if dtype == numbers.dtype:
+        return numbers
+    largest = torch.finfo(dtype).max
+    return numbers.clamp(-largest, largest).to(dtype) if largest < torch.finfo(numbers.dtype).max else numbers.to(dtype)
+
+
+def as_words(pages: torch.Tensor) -> torch.Tensor:
+    """The same memory, to be copied and filled: torch does neither with numbers of 8 bits."""
+    return pages.view(torch.int8) if pages.itemsize == 1 else pages
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from engine.attention.base import AttentionMetadata, AttentionSpec
-from engine.attention.kv_tensors import KVTensors
+from engine.attention.kv_tensors import KVTensors, as_words, to_pages
 
 # Gathered keys of one group. On the CPU they should stay in the last-level cache between gather and use.
 _GROUP_BYTES = {"cpu": 4 << 20}
@@ -71,7 +71,7 @@ class ReferenceAttention:
         kind = spec.device.type
         self._group_bytes = _GROUP_BYTES.get(kind, _GROUP_BYTES_ACCELERATOR)
         self._group_padding = _GROUP_PADDING_TOKENS.get(kind, _GROUP_PADDING_TOKENS_ACCELERATOR)
-        self._gathered = torch.empty(0, dtype=spec.dtype, device=spec.device)
+        self._gathered = torch.empty(0, dtype=spec.page_dtype, device=spec.device)
         self._tile_bias = torch.empty(_TILE_ROWS, 0, dtype=spec.dtype, device=spec.device)
 
     def page_shape(self, block_size: int) -> tuple[int, ...]:
@@ -92,12 +92,16 @@ class ReferenceAttention:
         )
 
     def gather(self, pages: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        """Rows of `pages` `[rows, block_size * head_dim]`, in a workspace that the next call overwrites."""
+        """Rows of `pages` `[rows, block_size * head_dim]` as `spec.dtype`.
+
+        They lie in a workspace that the next call overwrites, unless they had to be converted.
+        """
         size = index.numel() * pages.shape[1]
         if self._gathered.numel() < size:
-            self._gathered = torch.empty(size, dtype=self.spec.dtype, device=self.spec.device)
+            self._gathered = torch.empty(size, dtype=self.spec.page_dtype, device=self.spec.device)
         out = self._gathered[:size].view(index.numel(), pages.shape[1])
-        return torch.index_select(pages, 0, index, out=out)
+        torch.index_select(as_words(pages), 0, index, out=as_words(out))
+        return out.to(self.spec.dtype)
 
     def tile_bias(self, rows: int, before: int) -> torch.Tensor:
         """Causal bias `[rows, before + rows]` for rows with `before` tokens before the first of them.
@@ -203,8 +207,9 @@ class _ReferenceStep:
         """See `AttentionStep.attend`."""
         heads, dim = self._spec.num_heads, self._spec.head_dim
         keys, values = self._kv.keys[layer], self._kv.values[layer]  # [num_blocks, kv_heads, block_size, head_dim]
-        keys.view(-1, dim).index_copy_(0, self._write_rows, key.reshape(-1, dim))
-        values.view(-1, dim).index_copy_(0, self._write_rows, value.reshape(-1, dim))
+        for pages, new in ((keys, key), (values, value)):
+            rows = to_pages(new.reshape(-1, dim), pages.dtype)
+            as_words(pages).view(-1, dim).index_copy_(0, self._write_rows, as_words(rows))
 
         page = self._kv.block_size * dim
         keys, values = keys.view(-1, page), values.view(-1, page)
@@ -212,14 +217,14 @@ class _ReferenceStep:
         for group in self._groups:
             self._attend_decodes(group, query, keys, values, out)
         for chunk in self._chunks:
-            rows = slice(chunk.start, chunk.stop)
+            own = slice(chunk.start, chunk.stop)
             # SDPA's shapes: [1, heads, tokens, head_dim].
-            chunk_query = query[rows].transpose(0, 1)[None]
+            chunk_query = query[own].transpose(0, 1)[None]
             if chunk.pages is None:
-                chunk_keys, chunk_values = key[rows].transpose(0, 1)[None], value[rows].transpose(0, 1)[None]
+                chunk_keys, chunk_values = (self._as_kept(new[own]).transpose(0, 1)[None] for new in (key, value))
             else:
                 chunk_keys, chunk_values = self._read_chunk(chunk, keys), self._read_chunk(chunk, values)
-            self._attend_chunk(chunk, chunk_query, chunk_keys, chunk_values, out[rows].transpose(0, 1)[None])
+            self._attend_chunk(chunk, chunk_query, chunk_keys, chunk_values, out[own].transpose(0, 1)[None])
         return out.view(len(query), heads * dim)
 
     def _attend_decodes(
@@ -235,11 +240,16 @@ class _ReferenceStep:
         gathered = self._backend.gather(values, group.pages).view(batch, group.length, dim)
         torch.bmm(weights, gathered, out=out[group.start : group.stop].view(batch, per_kv_head, dim))
 
+    def _as_kept(self, new: torch.Tensor) -> torch.Tensor:
+        """Keys or values as they come back from the cache: an answer must not depend on how a prompt was cut."""
+        return to_pages(new, self._spec.page_dtype).to(self._spec.dtype)
+
     def _read_chunk(self, chunk: _Chunk, pages: torch.Tensor) -> torch.Tensor:
         """Context and chunk, `[1, kv_heads, context + rows, head_dim]`."""
         assert chunk.pages is not None
         kv_heads, dim = self._spec.num_kv_heads, self._spec.head_dim
-        read = pages.index_select(0, chunk.pages).view(1, kv_heads, -1, dim)
+        read = as_words(pages).index_select(0, chunk.pages).view(pages.dtype).view(1, kv_heads, -1, dim)
+        read = read.to(self._spec.dtype)
         return read[:, :, chunk.skipped : chunk.skipped + chunk.context + chunk.stop - chunk.start]
 
     def _attend_chunk(

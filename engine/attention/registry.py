@@ -8,6 +8,7 @@ import torch
 from engine.attention.base import AttentionBackend, AttentionSpec
 from engine.attention.reference import ReferenceAttention
 from engine.errors import UserError
+from engine.native.kernels import PAGE_NUMBERS
 from engine.native.library import native_library
 
 AUTO = "auto"
@@ -32,11 +33,13 @@ ATTENTION_BACKENDS: dict[str, Callable[[AttentionSpec], AttentionBackend]] = {
 }
 
 
-def choose_attention(name: str, device: torch.device, dtype: torch.dtype = torch.float32) -> str:
+def choose_attention(
+    name: str, device: torch.device, dtype: torch.dtype = torch.float32, kv_dtype: torch.dtype | None = None
+) -> str:
     """The backend that `name` means.
 
-    `auto` is `triton` on a CUDA device where Triton is installed, `cpu` for float32 on a CPU where its kernels could
-    be compiled, else `reference`.
+    `auto` is `triton` on a CUDA device where Triton is installed, `cpu` for float32 (with a KV cache of at least 16
+    bits) on a CPU where its kernels could be compiled, else `reference`.
 
     Raises:
         UserError: there is none of that name, or it is not installed.
@@ -44,7 +47,8 @@ def choose_attention(name: str, device: torch.device, dtype: torch.dtype = torch
     if name == AUTO:
         if device.type == "cuda":
             return "triton" if _has_triton() else "reference"
-        return "cpu" if dtype is torch.float32 and native_library() is not None else "reference"
+        has_kernels = dtype is torch.float32 and (kv_dtype is None or kv_dtype in PAGE_NUMBERS)
+        return "cpu" if has_kernels and native_library() is not None else "reference"
     if name not in ATTENTION_BACKENDS:
         known = ", ".join([AUTO, *ATTENTION_BACKENDS])
         raise UserError(f"attention backend {name!r} does not exist: choose one of {known}")
@@ -62,7 +66,7 @@ def make_attention(name: str, spec: AttentionSpec) -> AttentionBackend:
     Raises:
         UserError: there is none of that name, or it cannot run here.
     """
-    return ATTENTION_BACKENDS[choose_attention(name, spec.device, spec.dtype)](spec)
+    return ATTENTION_BACKENDS[choose_attention(name, spec.device, spec.dtype, spec.kv_dtype)](spec)
 
 
 def _has_triton() -> bool:

@@ -68,13 +68,14 @@ def _time(
 ) -> AttentionTiming:
     metadata, num_blocks = _made_up_step(computed, counts, block_size)
     num_tokens, dim = int(counts.sum()), spec.head_dim
-    kv_token_bytes = 2 * spec.num_kv_heads * dim * spec.dtype.itemsize
+    kv_token_bytes = 2 * spec.num_kv_heads * dim * spec.page_dtype.itemsize
     on_card = spec.device.type == "cuda"
     num_layers = min(-(-_COLD_BYTES // (num_blocks * block_size * kv_token_bytes)), _MAX_LAYERS) if on_card else 1
 
-    kv = KVTensors(num_layers, num_blocks, block_size, backend.page_shape(block_size), spec.dtype, spec.device)
-    kv.keys.normal_()
-    kv.values.normal_()
+    kv = KVTensors(num_layers, num_blocks, block_size, backend.page_shape(block_size), spec.page_dtype, spec.device)
+    for pages in (kv.keys, kv.values):
+        for layer in pages:
+            layer.copy_(torch.randn(layer.shape, dtype=spec.dtype, device=spec.device))
     heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
     qkv = torch.randn(num_tokens, sum(heads), dim, dtype=spec.dtype, device=spec.device)
     query, key, value = qkv.split(heads, dim=1)
@@ -88,10 +89,10 @@ def _time(
     context_tokens = int((computed + counts).sum())
     if spec.sliding_window is not None:
         context_tokens = int(np.minimum(computed + counts, spec.sliding_window + counts - 1).sum())
-    rows_bytes = num_tokens * (2 * spec.num_heads * dim * spec.dtype.itemsize + 2 * kv_token_bytes)
+    row_bytes = 2 * (spec.num_heads + spec.num_kv_heads) * dim * spec.dtype.itemsize + kv_token_bytes
     return AttentionTiming(
         seconds=_seconds(every_layer, spec.device) / num_layers,
-        bytes_moved=context_tokens * kv_token_bytes + rows_bytes,
+        bytes_moved=context_tokens * kv_token_bytes + num_tokens * row_bytes,
         flops=4 * spec.num_heads * dim * pairs,
     )
 

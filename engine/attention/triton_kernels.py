@@ -23,6 +23,16 @@ _JOINED_PARTS = tl.constexpr(16)
 
 
 @triton.jit
+def _to_page(x, page_type: tl.constexpr):
+    """Numbers as the cache keeps them; what is too large becomes the largest, as an infinite key spoils a softmax."""
+    if page_type == tl.float8e4nv:
+        x = tl.clamp(x.to(tl.float32), -448.0, 448.0)
+    elif page_type == tl.float16:
+        x = tl.clamp(x.to(tl.float32), -65504.0, 65504.0)
+    return x.to(page_type)
+
+
+@triton.jit
 def write_kv(
     pages_k,
     pages_v,
@@ -55,8 +65,8 @@ def write_kv(
     v = tl.load(new_v + row * v_token_stride + heads * v_head_stride + dims, mask=real)
     page = (slot // BLOCK_SIZE).to(tl.int64) * (KV_HEADS * BLOCK_SIZE * HEAD_DIM)
     place = page + (heads * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM + dims
-    tl.store(pages_k + place, k, mask=real)
-    tl.store(pages_v + place, v, mask=real)
+    tl.store(pages_k + place, _to_page(k, pages_k.dtype.element_ty), mask=real)
+    tl.store(pages_v + place, _to_page(v, pages_v.dtype.element_ty), mask=real)
 
 
 @triton.jit
@@ -103,7 +113,7 @@ def _attend_keys(
         else:
             page = tl.load(page_ids + key // BLOCK_SIZE)
         rows = page.to(tl.int64) * (KV_HEADS * BLOCK_SIZE * HEAD_DIM) + head_offset + (key % BLOCK_SIZE) * HEAD_DIM
-        k = _load_rows(pages_k, rows, dims, present, MASKED, HEAD_DIM, PADDED_DIM)  # [keys, head_dim]
+        k = _load_rows(pages_k, rows, dims, present, MASKED, HEAD_DIM, PADDED_DIM).to(q.dtype)  # [keys, head_dim]
         score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale_log2  # [rows, keys]
         if MASKED:
             attends = present[None, :] & (key[None, :] <= position[:, None])
@@ -116,7 +126,7 @@ def _attend_keys(
         weight = tl.exp2(score - base[:, None])
         fade = tl.exp2(top - base)
         total = total * fade + tl.sum(weight, 1)
-        v = _load_rows(pages_v, rows, dims, present, MASKED, HEAD_DIM, PADDED_DIM)  # [keys, head_dim]
+        v = _load_rows(pages_v, rows, dims, present, MASKED, HEAD_DIM, PADDED_DIM).to(q.dtype)  # [keys, head_dim]
         acc = tl.dot(weight.to(v.dtype), v, acc * fade[:, None], input_precision=PRECISION)
         top = new_top
     return acc, total, top

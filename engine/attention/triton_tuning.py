@@ -23,17 +23,20 @@ from engine.errors import UserError
 
 _DECODE_BATCH, _DECODE_CONTEXT = 32, 1024
 _PREFILL_PROMPTS, _PREFILL_TOKENS = 2, 2048
+# From which on cards convert numbers of 8 bits.
+_FP8_CAPABILITY = (8, 9)
 
 
 def make_triton(spec: AttentionSpec) -> TritonAttention:
     """The backend, with the fastest of its tile shapes where that can be found out.
 
     Raises:
-        UserError: there is no CUDA device under the tensors, and kernels are not interpreted; or what Triton builds
-            its launchers with is missing.
+        UserError: there is no CUDA device under the tensors, and kernels are not interpreted; the card does not know
+            the cache's numbers; or what Triton builds its launchers with is missing.
     """
     if spec.device.type == "cuda":
         _require_launchers()
+        _require_numbers(spec)
         return TritonAttention(spec, tuned_shapes(spec))
     if isinstance(triton_kernels.attend_tiles, triton.JITFunction):
         raise UserError(
@@ -51,6 +54,16 @@ def _require_launchers() -> None:
             f"attention backend 'triton' cannot start ({str(error).splitlines()[0]}): it needs a C compiler and "
             "Python's headers; install them, or choose attention_backend=reference"
         ) from None
+
+
+def _require_numbers(spec: AttentionSpec) -> None:
+    capability = torch.cuda.get_device_capability(spec.device)
+    if spec.page_dtype.itemsize == 1 and capability < _FP8_CAPABILITY:
+        raise UserError(
+            f"kv_cache_dtype=fp8 is not possible with attention backend 'triton' on {spec.device}: its kernels need "
+            f"compute capability 8.9 or higher, and the card has {capability[0]}.{capability[1]}; choose "
+            "kv_cache_dtype=auto, or attention_backend=reference"
+        )
 
 
 @cache

@@ -1,5 +1,6 @@
 """The contract between the loop and whatever executes a step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -38,6 +39,16 @@ class MemoryProfile:
     weights: int
     other: int
     peak_activation: int
+
+    @classmethod
+    def worst(cls, profiles: "Sequence[MemoryProfile]") -> "MemoryProfile":
+        """Of each number the worst that several devices found."""
+        return cls(
+            total=min(p.total for p in profiles),
+            weights=max(p.weights for p in profiles),
+            other=max(p.other for p in profiles),
+            peak_activation=max(p.peak_activation for p in profiles),
+        )
 
 
 class Executor(Protocol):

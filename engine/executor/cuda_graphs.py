@@ -157,7 +157,7 @@ class StepGraphs:
         self._kv = kv
         self._blocks_per_request = -(-max_model_len // kv.block_size)
         self._record = record
-        self._logits = torch.empty(max_size, decoder.arch.vocab_size, dtype=kv.keys.dtype, device=kv.keys.device)
+        self._logits = torch.empty(max_size, decoder.arch.vocab_size, dtype=decoder.dtype, device=kv.keys.device)
         self.sizes = capture_sizes(max_size)
         self._mixed_sizes = [size for size in _MIXED_SIZES if size <= max_size]
         self._graphs: dict[StepBounds, StepGraph] = {}

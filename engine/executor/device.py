@@ -20,6 +20,12 @@ _DTYPES: dict[str, torch.dtype] = {
     "float16": torch.float16,
 }
 
+_KV_DTYPES: dict[str, torch.dtype] = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "fp8": torch.float8_e4m3fn,
+}
+
 # What the CPU's allocator, the CUDA driver and cuBLAS say where torch raises no error of its own kind.
 _OUT_OF_MEMORY = (
     "can't allocate memory",
@@ -27,6 +33,9 @@ _OUT_OF_MEMORY = (
     "[CUDA]: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
+
+# Processes that share the host's memory with this one, itself included; see `share_host`.
+_sharers = 1
 
 
 def resolve_device(name: str) -> torch.device:
@@ -61,6 +70,24 @@ def resolve_dtype(name: str, device: torch.device, checkpoint: CheckpointDtype) 
     return _DTYPES[name]
 
 
+def resolve_kv_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
+    """What the KV cache is kept in beside a model of `dtype`, which is what `auto` means.
+
+    Raises:
+        UserError: another name.
+    """
+    if name == "auto":
+        return dtype
+    if name not in _KV_DTYPES:
+        raise UserError(f"kv_cache_dtype={name!r} is not possible: choose one of auto, {', '.join(_KV_DTYPES)}")
+    return _KV_DTYPES[name]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name that options have for a type, such as `float32` or `fp8`."""
+    return next((name for name, kind in _KV_DTYPES.items() if kind == dtype), str(dtype).removeprefix("torch."))
+
+
 def on_device(device: torch.device) -> AbstractContextManager[object]:
     """Make a card the current one, which is where Triton launches and events are recorded."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
@@ -86,6 +113,12 @@ def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tenso
     return list(flat.to(device, non_blocking=True).split(lengths))
 
 
+def share_host(processes: int) -> None:
+    """This process is one of so many that are alike: from now on each counts on its share of what is available."""
+    global _sharers
+    _sharers = processes
+
+
 def available_host_bytes() -> int:
     """Physical memory that this process could still take, a container's limit included."""
     available = psutil.virtual_memory().available
@@ -95,7 +128,7 @@ def available_host_bytes() -> int:
         stat = dict(line.split() for line in _lines("/sys/fs/cgroup/memory.stat"))
         reclaimable = int(stat.get("inactive_file", 0))
         available = min(available, max(int(limit[0]) - int(used[0]) + reclaimable, 0))
-    return available
+    return available // _sharers
 
 
 @contextmanager

@@ -50,6 +50,7 @@ class LearntDevice:
         memory, times: see there.
         runs: how many runs it was learnt from.
         tensor_parallel_size: devices that shared the model; memory is each one's.
+        kv_cache_dtype: likewise part of what it ran; nothing for `dtype`.
     """
 
     name: str
@@ -62,6 +63,11 @@ class LearntDevice:
     times: StepTimes
     runs: int
     tensor_parallel_size: int = 1
+    kv_cache_dtype: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.kv_cache_dtype:
+            object.__setattr__(self, "kv_cache_dtype", self.dtype)
 
     def to_json(self) -> str:
         """The content of its file."""
@@ -72,6 +78,7 @@ class LearntDevice:
             "name": self.name,
             "model": self.model,
             "dtype": self.dtype,
+            "kv_cache_dtype": self.kv_cache_dtype,
             "bytes_per_element": self.bytes_per_element,
             "link_bytes_per_s": self.link_bytes_per_s,
             "memory": asdict(self.memory),
@@ -118,6 +125,7 @@ class LearntDevice:
                 times=StepTimes.from_dict(values["times"]),
                 runs=int(values["runs"]),
                 tensor_parallel_size=int(values.get("tensor_parallel_size", 1)),
+                kv_cache_dtype=str(values.get("kv_cache_dtype", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"device 'sim:{where}' is damaged ({error!r}): fit it again") from None
@@ -152,6 +160,7 @@ class LearntExecutor(SimulatedExecutor):
             device_memory_bytes=total,
             max_model_len=max_model_len,
             bytes_per_element=device.bytes_per_element,
+            kv_cache_dtype=device.kv_cache_dtype,
         )
         self.dtype = device.dtype
         self._memory = replace(device.memory, total=total)

@@ -77,7 +77,8 @@ class Roofline:
         host_efficiency: share of the link to the host that long copies from and to pinned memory reach.
         overhead_s: host and launch time that every step pays.
         overhead_per_seq_s: host time per request in the step.
-        bytes_per_element: 2 for 16-bit weights and KV.
+        bytes_per_element: 2 for 16-bit weights.
+        kv_bytes_per_element: of the KV cache; None for the same.
     """
 
     arch: ModelArch
@@ -88,6 +89,7 @@ class Roofline:
     overhead_s: float = 1e-3
     overhead_per_seq_s: float = 5e-6
     bytes_per_element: int = 2
+    kv_bytes_per_element: int | None = None
 
     @cached_property
     def _costs(self) -> "_Costs":
@@ -98,7 +100,7 @@ class Roofline:
             flops_per_attended=arch.flops_per_token(1) - arch.flops_per_token(0),
             logits_flops=arch.logits_flops,
             weight_bytes=arch.weight_bytes(self.bytes_per_element),
-            kv_bytes_per_token=arch.kv_bytes_per_token(self.bytes_per_element),
+            kv_bytes_per_token=arch.kv_bytes_per_token(self.kv_bytes_per_element or self.bytes_per_element),
             flops_per_s=self.card.tflops * TERA * self.compute_efficiency,
             bytes_per_s=self.card.bandwidth_gb_s * GB * self.bandwidth_efficiency,
         )

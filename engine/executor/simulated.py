@@ -4,6 +4,7 @@ import math
 from typing import Protocol
 
 from engine.clock import VirtualClock
+from engine.config import DTYPE_BYTES
 from engine.executor.base import MemoryProfile, StepResult
 from engine.kv_cache.sizing import GIB
 from engine.model.arch import ModelArch
@@ -56,7 +57,8 @@ class SimulatedExecutor:
         device_name: for people; they are told that it is simulated.
         device_memory_bytes: the device's total memory.
         max_model_len: longest request in tokens.
-        bytes_per_element: of weights, activations and KV.
+        bytes_per_element: of weights and activations.
+        kv_cache_dtype: as in `ModelConfig`.
     """
 
     simulated = True
@@ -72,6 +74,7 @@ class SimulatedExecutor:
         device_memory_bytes: int,
         max_model_len: int,
         bytes_per_element: int = 2,
+        kv_cache_dtype: str = "auto",
     ) -> None:
         self.clock = VirtualClock()
         self.arch = arch
@@ -79,6 +82,7 @@ class SimulatedExecutor:
         self.max_model_len = max_model_len
         self.vocab_size = arch.vocab_size
         self.dtype = "float32" if bytes_per_element == 4 else "bfloat16"
+        self.kv_cache_dtype = self.dtype if kv_cache_dtype == "auto" else kv_cache_dtype
         self._step_time = step_time
         self._device_memory_bytes = device_memory_bytes
         self._bytes_per_element = bytes_per_element
@@ -109,7 +113,7 @@ class SimulatedExecutor:
         return StepResult([0 for share in plan.scheduled if share.samples], device_time_ns=duration_ns)
 
     def kv_bytes_per_block(self, block_size: int) -> int:
-        return block_size * self.arch.kv_bytes_per_token(self._bytes_per_element)
+        return block_size * self.arch.kv_bytes_per_token(DTYPE_BYTES[self.kv_cache_dtype])
 
     def profile_memory(self, max_num_batched_tokens: int, max_num_seqs: int) -> MemoryProfile:
         """Counted, not measured: the widest live tensors of one layer, and the logits in fp32 with a copy."""

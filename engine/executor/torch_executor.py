@@ -11,17 +11,18 @@ from engine.attention.kv_tensors import KVTensors
 from engine.attention.registry import choose_attention, make_attention
 from engine.clock import Clock, WallClock
 from engine.config import MAX_CUDAGRAPH_CAPTURE_SIZE
-from engine.errors import UserError
 from engine.executor.base import MemoryProfile, StepHandle, StepResult
 from engine.executor.cuda_graphs import CudaRecorder, StepGraphs, graph_bytes
 from engine.executor.cuda_steps import CudaStep, DoneStep, nvtx_range
 from engine.executor.device import (
     available_host_bytes,
     describe_device,
+    dtype_name,
     memory_errors_translated,
     on_device,
     resolve_device,
     resolve_dtype,
+    resolve_kv_dtype,
 )
 from engine.executor.input_batch import InputBatch
 from engine.executor.memory import (
@@ -52,7 +53,8 @@ class TorchExecutor:
 
     Args:
         decoder: the model, its weights on `device`.
-        device, dtype: of weights, activations and KV cache.
+        device, dtype: of weights and activations.
+        kv_dtype: of the KV cache; None for `dtype`.
         max_model_len: longest request in tokens; the decoder has that many positions.
         device_memory_bytes: what counts as the device's total memory; None for the card's own, or on the CPU
             for a size that fits the machine.
@@ -65,7 +67,7 @@ class TorchExecutor:
 
     Attributes:
         arch: the model's shape.
-        dtype: e.g. `float32`.
+        dtype, kv_cache_dtype: as in `ModelConfig`, but never `auto`.
         vocab_size: tokens are `0 .. vocab_size - 1`.
         weights_bytes: memory that the weights take on the device.
         num_parameters: weights, a tied output layer counted once.
@@ -86,6 +88,7 @@ class TorchExecutor:
         *,
         device: torch.device,
         dtype: torch.dtype,
+        kv_dtype: torch.dtype | None = None,
         max_model_len: int,
         device_memory_bytes: int | None = None,
         seed: int = 0,
@@ -100,22 +103,21 @@ class TorchExecutor:
         self.device_name = describe_device(device)
         self.max_model_len = max_model_len
         self.eos_token_ids = arch.eos_token_ids
-        self.dtype = str(dtype).removeprefix("torch.")
+        self.dtype, self.kv_cache_dtype = dtype_name(dtype), dtype_name(kv_dtype or dtype)
         self.vocab_size = arch.vocab_size
         self.weights_bytes = decoder.weights_bytes
         self.num_parameters = arch.num_parameters
         self._decoder = decoder
         self._num_ranks = num_ranks
         self._device = device
-        self._torch_dtype = dtype
         self.phases = HostPhases()
         self._runner = StepRunner(decoder, Sampler(seed), device, self.phases)
         self._last_end: torch.cuda.Event | None = None
         # Ranks wait for one another within a step, and are told of each step when it begins.
         self.overlaps = device.type == "cuda" and not enforce_eager and num_ranks == 1
-        self.attention_backend = choose_attention(attention_backend, device, dtype)
+        self.attention_backend = choose_attention(attention_backend, device, dtype, kv_dtype)
         self._attention_spec = AttentionSpec(
-            arch.num_heads, arch.num_kv_heads, arch.head_dim, arch.sliding_window, dtype, device
+            arch.num_heads, arch.num_kv_heads, arch.head_dim, arch.sliding_window, dtype, device, kv_dtype
         )
         self._attention = make_attention(self.attention_backend, self._attention_spec)
         can_capture = self.overlaps and isinstance(self._attention, GraphAttentionBackend)
@@ -134,6 +136,7 @@ class TorchExecutor:
         source: ModelSource,
         *,
         dtype: str = "auto",
+        kv_cache_dtype: str = "auto",
         device: str = "cpu",
         device_memory_bytes: int | None = None,
         max_model_len: int | None = None,
@@ -148,7 +151,7 @@ class TorchExecutor:
 
         Args:
             source: what `resolve_model` found.
-            dtype: `auto` (float32 on the CPU, else the checkpoint's 16-bit type), `float32`, `bfloat16`, `float16`.
+            dtype, kv_cache_dtype: as in `ModelConfig`.
             device: `cpu`, `cuda` or `cuda:N`.
             max_model_len: longest request in tokens; None for the model's own maximum.
             seed: of random weights and of sampling.
@@ -162,14 +165,10 @@ class TorchExecutor:
         """
         where = resolve_device(device)
         number_type = resolve_dtype(dtype, where, source.checkpoint_dtype)
-        attention_backend = choose_attention(attention_backend, where, number_type)
+        kv_dtype = resolve_kv_dtype(kv_cache_dtype, number_type)
+        attention_backend = choose_attention(attention_backend, where, number_type, kv_dtype)
         arch = source.arch
-        longest = arch.max_position_embeddings if max_model_len is None else max_model_len
-        if not 2 <= longest <= arch.max_position_embeddings:
-            raise UserError(
-                f"max_model_len={longest} is not possible: {source.name} takes from 2 to "
-                f"{arch.max_position_embeddings} tokens"
-            )
+        longest = source.longest_request(max_model_len)
         with memory_errors_translated(where, f"loading the weights of {source.name}"), torch.inference_mode():
             shard = WHOLE if ranks is None else ranks.shard
             cut = partial(shard.cut, arch)
@@ -181,6 +180,7 @@ class TorchExecutor:
             decoder,
             device=where,
             dtype=number_type,
+            kv_dtype=kv_dtype,
             max_model_len=longest,
             device_memory_bytes=device_memory_bytes,
             seed=seed,
@@ -220,7 +220,7 @@ class TorchExecutor:
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """See `Executor.kv_bytes_per_block`."""
-        return block_size * self.arch.kv_bytes_per_token(self._torch_dtype.itemsize)
+        return block_size * self.arch.kv_bytes_per_token(self._attention_spec.page_dtype.itemsize)
 
     def profile_memory(self, max_num_batched_tokens: int, max_num_seqs: int) -> MemoryProfile:
         """See `Executor.profile_memory`. On the CPU two layers stand for all, see `engine.executor.memory`.
@@ -281,7 +281,7 @@ class TorchExecutor:
 
     def _make_kv(self, num_layers: int, num_blocks: int, block_size: int) -> KVTensors:
         page_shape = self._attention.page_shape(block_size)
-        return KVTensors(num_layers, num_blocks, block_size, page_shape, self._torch_dtype, self._device)
+        return KVTensors(num_layers, num_blocks, block_size, page_shape, self._attention_spec.page_dtype, self._device)
 
     def _make_graphs(self, attention: AttentionBackend, kv: KVTensors) -> StepGraphs | None:
         if not self.max_cudagraph_capture_size or not isinstance(attention, GraphAttentionBackend):

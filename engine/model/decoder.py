@@ -72,6 +72,7 @@ class Decoder:
         vectors: dict[str, torch.Tensor] = {}
         linears: dict[str, LinearLayer] = {}
         gated: dict[str, GatedLayer] = {}
+        self.dtype = dtype
         self._operations = operations_for(device, dtype)
         for name, tensor in _fuse(weights):
             module, _, kind = name.rpartition(".")

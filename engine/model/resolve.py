@@ -43,6 +43,18 @@ class ModelSource:
     note: str | None
     checkpoint_dtype: CheckpointDtype
 
+    def longest_request(self, asked: int | None) -> int:
+        """Tokens of the longest request, where `asked` is None the most that the model takes.
+
+        Raises:
+            UserError: a length that it cannot have.
+        """
+        limit = self.arch.max_position_embeddings
+        longest = limit if asked is None else asked
+        if not 2 <= longest <= limit:
+            raise UserError(f"max_model_len={longest} is not possible: {self.name} takes from 2 to {limit} tokens")
+        return longest
+
 
 def _say_nothing(text: str) -> None:
     pass

@@ -1,4 +1,4 @@
-"""The compiled kernels as functions of torch tensors: float32 on the CPU, last dimension contiguous.
+"""The compiled kernels as functions of torch tensors on the CPU, float32 but for pages, last dimension contiguous.
 
 Each computes what a few plain operations compute; `engine.model.layers` and `engine.model.rotary` hold those.
 """
@@ -8,6 +8,9 @@ import ctypes
 import numpy as np
 import torch
 from torch.nn import functional
+
+PAGE_NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+"""Types that keys and values may have in their pages, by the kernels' numbers for them."""
 
 
 class NativeKernels:
@@ -86,11 +89,16 @@ class NativeKernels:
         slots: np.ndarray,
         block_size: int,
     ) -> None:
-        """Put `[tokens, kv_heads, head_dim]` into one layer's pages; `slots` as in `AttentionMetadata`."""
+        """Put `[tokens, kv_heads, head_dim]` into one layer's pages, of a type in `PAGE_NUMBERS`.
+
+        Args:
+            slots: as in `AttentionMetadata`.
+        """
         tokens, kv_heads, head_dim = key.shape
         self._library.write_pages(
             key.data_ptr(), key.stride(0), value.data_ptr(), value.stride(0), key_pages.data_ptr(),
-            value_pages.data_ptr(), slots.ctypes.data, tokens, kv_heads, head_dim, block_size, torch.get_num_threads(),
+            value_pages.data_ptr(), PAGE_NUMBERS[key_pages.dtype], slots.ctypes.data, tokens, kv_heads, head_dim,
+            block_size, torch.get_num_threads(),
         )  # fmt: skip
 
     def attend(
@@ -115,9 +123,10 @@ class NativeKernels:
         tokens, heads, head_dim = query.shape
         out = query.new_empty(tokens, heads * head_dim)
         self._library.attend(
-            query.data_ptr(), query.stride(0), key_pages.data_ptr(), value_pages.data_ptr(), out.data_ptr(),
-            block_tables.ctypes.data, block_tables.shape[1], pieces.ctypes.data, len(pieces),
-            heads, kv_heads, head_dim, block_size, window or 0, torch.get_num_threads(),
+            query.data_ptr(), query.stride(0), key_pages.data_ptr(), value_pages.data_ptr(),
+            PAGE_NUMBERS[key_pages.dtype], out.data_ptr(), block_tables.ctypes.data, block_tables.shape[1],
+            pieces.ctypes.data, len(pieces), heads, kv_heads, head_dim, block_size, window or 0,
+            torch.get_num_threads(),
         )  # fmt: skip
         return out
 

@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <cstring>
+#if defined(__F16C__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 #define INLINE inline __attribute__((always_inline))
 // For loops that fill all registers: inlined side by side, compilers begin to keep some of their sums in memory.
@@ -26,6 +29,15 @@
 
 typedef float vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
+typedef uint16_t short_vec __attribute__((vector_size(LANES * 2)));
+
+// Numbers of 16 bits as they lie in memory; all arithmetic is in float. Half: IEEE binary16. Brain: bfloat16.
+struct Half {
+    uint16_t bits;
+};
+struct Brain {
+    uint16_t bits;
+};
 
 INLINE vec load(const float *from) {
     vec v;
@@ -36,6 +48,55 @@ INLINE vec load(const float *from) {
 INLINE void store(float *to, vec v) { std::memcpy(to, &v, sizeof v); }
 
 INLINE vec all(float x) { return x + vec{}; }
+
+// The upper half of a float.
+INLINE vec load(const Brain *from) {
+    short_vec bits;
+    std::memcpy(&bits, from, sizeof bits);
+    return (vec)(__builtin_convertvector(bits, ivec) << 16);
+}
+
+// Rounded to the nearest, of two to the even one.
+INLINE void store(Brain *to, vec v) {
+    const ivec bits = (ivec)v;
+    const short_vec rounded = __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, short_vec);
+    std::memcpy(to, &rounded, sizeof rounded);
+}
+
+#if defined(__AVX512F__) && LANES == 16
+INLINE vec load(const Half *from) { return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from)); }
+INLINE void convert(Half *to, vec v) { _mm256_storeu_si256((__m256i *)to, _mm512_cvtps_ph((__m512)v, 0)); }
+#elif defined(__F16C__) && LANES == 8
+INLINE vec load(const Half *from) { return (vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from)); }
+INLINE void convert(Half *to, vec v) { _mm_storeu_si128((__m128i *)to, _mm256_cvtps_ph((__m256)v, 0)); }
+#else
+// Exponent and mantissa in a float's place are the number times 2^-112, be it a subnormal one or not.
+INLINE vec load(const Half *from) {
+    short_vec bits;
+    std::memcpy(&bits, from, sizeof bits);
+    const ivec wide = __builtin_convertvector(bits, ivec);
+    const vec size = (vec)((wide & 0x7fff) << 13) * 0x1p112f;
+    return (vec)((ivec)size | (wide & 0x8000) << 16);
+}
+
+INLINE void convert(Half *to, vec v) {
+    const ivec sign = (ivec)v & (int32_t)0x80000000;
+    const vec size = (vec)((ivec)v ^ sign);
+    // Adding 0.5 leaves a subnormal half, a multiple of 2^-24, in a float's last bits, rounded as every sum is.
+    const ivec subnormal = (ivec)(size + 0.5f) - (ivec)all(0.5f);
+    const ivec scaled = (ivec)(size * 0x1p-112f);
+    const ivec normal = (scaled + 0xfff + ((scaled >> 13) & 1)) >> 13;
+    const ivec bits = (size < 0x1p-14f ? subnormal : normal) | ((sign >> 16) & 0x8000);
+    const short_vec result = __builtin_convertvector(bits, short_vec);
+    std::memcpy(to, &result, sizeof result);
+}
+#endif
+
+// Rounded likewise. What is larger than the largest half becomes that: an infinite key would make every weight a NaN.
+INLINE void store(Half *to, vec v) {
+    const vec below = v > 65504.0f ? all(65504.0f) : v;
+    convert(to, below < -65504.0f ? all(-65504.0f) : below);
+}
 
 INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -79,11 +140,11 @@ struct Ahead {
     int64_t step;  // bytes
 };
 
-// sums [ROWS, PARTS * LANES] += a [ROWS, depth] times b [depth, PARTS * LANES]; the strides are in floats.
+// sums [ROWS, PARTS * LANES] += a [ROWS, depth] times b [depth, PARTS * LANES]; the strides are in numbers.
 //
 // Every sum runs over the depth in order, whatever rows stand beside it: a row's result never depends on its batch.
-template <int ROWS, int PARTS>
-INLINE void multiply(const float *a, int64_t a_stride, const float *b, int64_t b_stride, int64_t depth,
+template <int ROWS, int PARTS, typename Number>
+INLINE void multiply(const float *a, int64_t a_stride, const Number *b, int64_t b_stride, int64_t depth,
                      vec (&sums)[ROWS][PARTS], Ahead ahead) {
     for (int64_t k = 0; k < depth; k++) {
         vec b_row[PARTS];

@@ -33,11 +33,12 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "rms_norm": (_POINTER, _COUNT, _COUNT, _COUNT, _COUNT, _POINTER, _FLOAT, _POINTER, _INT),
     "rotate": (_POINTER, _COUNT, _COUNT, _COUNT, _COUNT, _POINTER, _INT),
     "attend": (
-        *(_POINTER, _COUNT, _POINTER, _POINTER, _POINTER, _POINTER, _COUNT, _POINTER, _COUNT),
+        *(_POINTER, _COUNT, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _COUNT, _POINTER, _COUNT),
         *(_COUNT, _COUNT, _COUNT, _COUNT, _COUNT, _INT),
     ),
     "write_pages": (
-        *(_POINTER, _COUNT, _POINTER, _COUNT, _POINTER, _POINTER, _POINTER, _COUNT, _COUNT, _COUNT, _COUNT, _INT),
+        *(_POINTER, _COUNT, _POINTER, _COUNT, _POINTER, _POINTER, _INT, _POINTER),
+        *(_COUNT, _COUNT, _COUNT, _COUNT, _INT),
     ),
 }
 

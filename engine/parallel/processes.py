@@ -1,58 +1,20 @@
 """Rank 0's hold on the processes of the other ranks: starts them, tells them what to do, notices when one is gone."""
 
-import multiprocessing
 import pickle
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from engine.errors import OutOfDeviceMemory, RankFailed, UserError
+from engine.errors import RankFailed
+from engine.parallel.children import GRACE_S, Child, Failure, join_children, kill_children, start_child
 
-# How long a process may take to end by itself before it is made to.
-_GRACE_S = 5.0
 # A process that is gone closes its connections a moment before anyone can tell how it ended.
 _NEWS_S = 5.0
 _SETTLE_S = 0.2
 _POLL_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What a rank says of an error of its own.
-
-    Attributes:
-        kind: class of the error.
-        text: of the error.
-        time_ns: when, by the machine's monotonic clock, which all ranks share.
-    """
-
-    kind: str
-    text: str
-    time_ns: int
-
-    def raise_from(self, rank: int) -> None:
-        """Raise it here, as what it was where the user or the caller can do something about it."""
-        text = f"rank {rank}: {self.text}"
-        for error in (UserError, OutOfDeviceMemory):
-            if self.kind == error.__name__:
-                raise error(text)
-        raise RankFailed(f"rank {rank} failed: {self.kind}: {self.text}")
-
-
-@dataclass(slots=True)
-class _Rank:
-    number: int
-    process: Any
-    connection: Connection
-
-    @property
-    def name(self) -> str:
-        return f"rank {self.number} (process {self.process.pid})"
 
 
 class RankProcesses:
@@ -80,16 +42,7 @@ class RankProcesses:
         self._is_closing = False
         self._loss: RankFailed | None = None
         self._lost = threading.Event()
-        # Not fork: neither CUDA nor torch's threads survive it.
-        context = multiprocessing.get_context("spawn")
-        self._ranks: list[_Rank] = []
-        for number, task in enumerate(tasks, start=1):
-            here, there = context.Pipe()
-            process = context.Process(target=target, args=(task, there), name=f"rank {number}", daemon=True)
-            process.start()
-            # With this end open here the connection would not close as the process ends.
-            there.close()
-            self._ranks.append(_Rank(number, process, here))
+        self._ranks = [start_child(f"rank {number}", target, task) for number, task in enumerate(tasks, start=1)]
         threading.Thread(target=self._watch, name="rank watcher", daemon=True).start()
 
     def tell(self, command: str, argument: object) -> None:
@@ -133,7 +86,7 @@ class RankProcesses:
         self._busy_since_s = None
         for rank, answer in zip(self._ranks, answers, strict=True):
             if isinstance(answer, Failure):
-                answer.raise_from(rank.number)
+                raise answer.as_error(rank.role, RankFailed)
         return answers
 
     def check(self) -> None:
@@ -153,22 +106,14 @@ class RankProcesses:
     def close(self) -> None:
         """End all processes: those that listen by themselves, the others by force."""
         self._is_closing = True
-        deadline_s = time.monotonic() + (0 if self._lost.is_set() else _GRACE_S)
         for rank in self._ranks:
             rank.connection.close()
-        for rank in self._ranks:
-            rank.process.join(max(0.0, deadline_s - time.monotonic()))
-        self._kill_all()
+        join_children(self._ranks, 0 if self._lost.is_set() else GRACE_S)
 
     def kill(self) -> None:
         """End all processes at once."""
         self._is_closing = True
-        self._kill_all()
-
-    def _kill_all(self) -> None:
-        for rank in self._ranks:
-            if rank.process.is_alive():
-                rank.process.kill()
+        kill_children(self._ranks)
 
     def _watch(self) -> None:
         sentinels = [rank.process.sentinel for rank in self._ranks]
@@ -185,7 +130,7 @@ class RankProcesses:
                     f"the ranks did not finish a command within {self._timeout_s:g} s, so they were ended: one of them "
                     "may hang, or wait for the others"
                 )
-                self._kill_all()
+                kill_children(self._ranks)
             self._lost.set()
             self._on_loss()
             return
@@ -203,8 +148,7 @@ class RankProcesses:
             words = sorted(self._last_words(), key=lambda said: said[1].time_ns)
             ended = [rank for rank in self._ranks if rank.process.exitcode is not None]
             if killed or (ended and not words):
-                rank = (killed or ended)[0]
-                self._loss = RankFailed(f"{rank.name} died: {_how(rank.process.exitcode)}")
+                self._loss = RankFailed((killed or ended)[0].death)
             elif words:
                 rank, failure = words[0]
                 self._loss = RankFailed(f"{rank.name} failed: {failure.kind}: {failure.text}")
@@ -212,19 +156,10 @@ class RankProcesses:
                 self._loss = RankFailed("a rank no longer answers")
         return RankFailed(*self._loss.args)
 
-    def _last_words(self) -> Iterator[tuple[_Rank, Failure]]:
+    def _last_words(self) -> Iterator[tuple[Child, Failure]]:
         for rank in self._ranks:
             with suppress(EOFError, OSError):
                 while rank.connection.poll():
                     answer = rank.connection.recv()
                     if isinstance(answer, Failure):
                         yield rank, answer
-
-
-def _how(exitcode: int) -> str:
-    if exitcode >= 0:
-        return f"exit code {exitcode}"
-    number = -exitcode
-    known = number in {s.value for s in signal.Signals}
-    name = signal.Signals(number).name if known else f"signal {number}"
-    return f"killed by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")

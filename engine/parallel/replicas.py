@@ -5,14 +5,14 @@ has come to its end, as if the replicas ran side by side: a router then sees of 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from engine.clock import VirtualClock
 from engine.config import CacheConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.executor.simulated import SimulatedExecutor
 from engine.kv_cache.sizing import KVBudget
-from engine.parallel.router import ROUTERS, ReplicaLoad, require_router
+from engine.parallel.routing import Routed, Routing
 from engine.request import Request
 from engine.scheduler.plan import TokenEvent
 from engine.trace import IterationRecord
@@ -27,22 +27,18 @@ class _Running:
     record: IterationRecord
 
 
-@dataclass(slots=True)
-class _Replica:
-    """One engine.
+class _Replica(Routed[str]):
+    """One engine, its requests by their ids.
 
     Attributes:
-        live: requests sent to it whose end has not been told yet, by id.
         running: its step under way; None between steps.
-        kv_blocks_used: as its last step left it.
     """
 
-    number: int
-    engine: Engine
-    executor: SimulatedExecutor
-    live: dict[str, Request] = field(default_factory=dict)
-    running: _Running | None = None
-    kv_blocks_used: int = 0
+    def __init__(self, number: int, engine: Engine, executor: SimulatedExecutor) -> None:
+        super().__init__(number)
+        self.engine = engine
+        self.executor = executor
+        self.running: _Running | None = None
 
     def begin_step(self, now_ns: int) -> None:
         self.executor.clock.sleep_until(now_ns)
@@ -59,16 +55,10 @@ class _Replica:
         until_ns = self.engine.idle_until_ns
         return now_ns if until_ns is None else max(until_ns, now_ns)
 
-    def load(self, block_size: int) -> ReplicaLoad:
-        if not self.live:
-            return ReplicaLoad(0, 0)
-        queued_tokens = sum(request.num_tokens for request in self.live.values() if not request.block_table)
-        return ReplicaLoad(len(self.live), self.kv_blocks_used * block_size + queued_tokens)
-
     def clear(self) -> None:
-        self.live.clear()
+        """See `Routed.clear`."""
+        super().clear()
         self.running = None
-        self.kv_blocks_used = 0
 
 
 class ReplicatedEngine:
@@ -89,8 +79,7 @@ class ReplicatedEngine:
     def __init__(
         self, executors: Sequence[SimulatedExecutor], scheduler: SchedulerConfig, cache: CacheConfig, router: str
     ) -> None:
-        require_router(router)
-        self._router_name = router
+        self._routing = Routing(router)
         self._replicas = [_Replica(i, Engine(e, scheduler, cache), e) for i, e in enumerate(executors)]
         self.restart()
 
@@ -134,9 +123,7 @@ class ReplicatedEngine:
         Raises:
             RequestRefused, RequestShed: as `Engine.add_request`.
         """
-        loads = [replica.load(self._block_size) for replica in self._replicas]
-        replica = self._replicas[self._router.choose(request, loads)]
-        request.replica = replica.number
+        replica = self._replicas[self._routing.choose(request, self._replicas)]
         replica.executor.clock.sleep_until(self._clock.now_ns())
         replica.engine.add_request(request)
         replica.live[request.request_id] = request
@@ -211,5 +198,4 @@ class ReplicatedEngine:
     def _forget(self) -> None:
         for replica in self._replicas:
             replica.clear()
-        self._block_size = self.cache_config.block_size
-        self._router = ROUTERS[self._router_name](self._block_size)
+        self._routing.forget(self.cache_config.block_size)

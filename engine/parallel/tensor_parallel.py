@@ -14,11 +14,10 @@ import torch.distributed as dist
 from engine.clock import Clock
 from engine.errors import OutOfDeviceMemory, RankFailed, UserError
 from engine.executor.base import MemoryProfile, StepResult
-from engine.executor.device import available_host_bytes, resolve_dtype
-from engine.executor.memory import default_cpu_total
 from engine.executor.torch_executor import TorchExecutor
 from engine.model.resolve import ModelSource
 from engine.parallel.collectives import HOST, RankGroup
+from engine.parallel.devices import several_devices, share_of_host, share_of_threads
 from engine.parallel.plan_messages import PlanSender
 from engine.parallel.processes import RankProcesses
 from engine.parallel.sharding import Shard, require_divisible
@@ -51,7 +50,7 @@ class TensorParallelExecutor:
         self.max_model_len = local.max_model_len
         self.vocab_size = local.vocab_size
         self.eos_token_ids = local.eos_token_ids
-        self.dtype = local.dtype
+        self.dtype, self.kv_cache_dtype = local.dtype, local.kv_cache_dtype
         self.attention_backend = local.attention_backend
 
     @classmethod
@@ -71,10 +70,11 @@ class TensorParallelExecutor:
             RankFailed: a rank failed or died meanwhile.
         """
         require_divisible(source.arch, size)
-        devices = rank_devices(device, size)
+        devices = several_devices("tensor_parallel_size", size, device)
         if device == "cpu" and options.get("device_memory_bytes") is None:
-            options["device_memory_bytes"] = _share_of_host(source, size, options.get("dtype", "auto"))
-        threads = max(1, torch.get_num_threads() // size)
+            dtype = options.get("dtype", "auto")
+            options["device_memory_bytes"] = share_of_host(source, size, dtype, Shard(0, size))
+        threads = share_of_threads(size)
         store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
         tasks = [
             RankTask(Shard(rank, size), store.port, timeout_s, source, devices[rank], options, threads)
@@ -143,13 +143,7 @@ class TensorParallelExecutor:
                 with self._group.silence():
                     return self._with_others(lambda: self._local.profile_memory(*size))
 
-            profiles = self._together(measure)
-            self._profiles[size] = MemoryProfile(
-                total=min(p.total for p in profiles),
-                weights=max(p.weights for p in profiles),
-                other=max(p.other for p in profiles),
-                peak_activation=max(p.peak_activation for p in profiles),
-            )
+            self._profiles[size] = MemoryProfile.worst(self._together(measure))
         return self._profiles[size]
 
     def allocate_kv(self, num_blocks: int, block_size: int, num_swap_blocks: int = 0) -> None:
@@ -213,32 +207,3 @@ class TensorParallelExecutor:
 def _end_ranks(others: RankProcesses, group: RankGroup) -> None:
     others.close()
     group.leave()
-
-
-def _share_of_host(source: ModelSource, size: int, dtype: str) -> int:
-    """What counts as each rank's total memory on the CPU, which all of them share."""
-    element = resolve_dtype(dtype, torch.device("cpu"), source.checkpoint_dtype).itemsize
-    weights = Shard(0, size).weight_bytes(source.arch, element)
-    return default_cpu_total(weights, available_host_bytes() // size)
-
-
-def rank_devices(device: str, size: int) -> list[str]:
-    """The device of each rank.
-
-    Raises:
-        UserError: there are not so many, or `device` names a single one.
-    """
-    if device == "cpu":
-        return ["cpu"] * size
-    if device != "cuda":
-        raise UserError(
-            f"tensor_parallel_size={size} is not possible with device {device!r}, which is one card: "
-            f"choose cuda, for cuda:0 to cuda:{size - 1}"
-        )
-    count = torch.cuda.device_count()
-    if size > count:
-        raise UserError(
-            f"tensor_parallel_size={size} is not possible: torch {torch.__version__} finds {count} CUDA "
-            f"device{'' if count == 1 else 's'}"
-        )
-    return [f"cuda:{rank}" for rank in range(size)]

@@ -2,13 +2,9 @@
 
 import os
 import pickle
-import signal
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -17,9 +13,10 @@ import torch.distributed as dist
 from engine.errors import OutOfDeviceMemory, UserError
 from engine.executor.torch_executor import TorchExecutor
 from engine.model.resolve import ModelSource
+from engine.parallel.child_life import live_with_parent
+from engine.parallel.children import Failure
 from engine.parallel.collectives import HOST, RankGroup
 from engine.parallel.plan_messages import PlanReceiver
-from engine.parallel.processes import Failure
 from engine.parallel.sharding import Shard
 
 HERE, LOADED = "here", "loaded"
@@ -51,15 +48,13 @@ class RankTask:
 
 def serve_rank(task: RankTask, connection: Connection) -> None:
     """The life of the process. It ends when rank 0 hangs up or dies, or with an error that it tells rank 0."""
-    # Ctrl-C reaches every process of a terminal; rank 0 decides what becomes of the run.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, name="parent watcher", daemon=True).start()
+    live_with_parent()
     try:
         connection.send(HERE)
         _serve(task, connection)
         code = 0
     except Exception as error:
-        connection.send(_failure(error))
+        connection.send(Failure.of(error))
         code = 1
     # Not the interpreter's orderly end, which may wait for collectives that the other ranks will never join.
     os._exit(code)
@@ -109,7 +104,7 @@ class _Rank:
             answer = action()
         except (UserError, OutOfDeviceMemory) as error:
             # No other rank waits in a collective, so this one lives on.
-            answer = _failure(error)
+            answer = Failure.of(error)
         self._connection.send(answer)
 
 
@@ -118,15 +113,3 @@ _COMMANDS: dict[str, Callable[[_Rank, Any], None]] = {
     "profile_memory": _Rank.profile_memory,
     "allocate_kv": _Rank.allocate_kv,
 }
-
-
-def _failure(error: Exception) -> Failure:
-    return Failure(type(error).__name__, str(error), time.monotonic_ns())
-
-
-def _end_with_parent() -> None:
-    """Rank 0 may be killed, and this rank sit in a collective that will never end."""
-    parent = parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)

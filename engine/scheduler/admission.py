@@ -3,12 +3,32 @@
 from collections import OrderedDict
 
 from engine.config import SchedulerConfig
-from engine.errors import RequestRefused, RequestShed
-from engine.request import Request
+from engine.errors import RequestRefused, RequestShed, UserError
+from engine.request import Request, RequestStatus
 from engine.scheduler.waiting_queue import ORDERS
 
 # How fast the memory of past admissions fades.
 HALF_LIFE_S = 10.0
+
+
+def require_new(request: Request) -> None:
+    """Refuse a request that was in an engine before.
+
+    Raises:
+        UserError: it was.
+    """
+    if request.status is not RequestStatus.WAITING or request.history:
+        raise UserError(f"request_id={request.request_id!r} has been queued before: make a new Request")
+
+
+def require_known_tokens(request: Request, vocab_size: int) -> None:
+    """Refuse tokens that the model does not know.
+
+    Raises:
+        RequestRefused: one lies outside of `0 .. vocab_size - 1`.
+    """
+    if min(request.prompt_token_ids) < 0 or max(request.prompt_token_ids) >= vocab_size:
+        raise RequestRefused(f"the prompt holds token ids outside the vocabulary, 0 to {vocab_size - 1}")
 
 
 def require_fit(request: Request, max_model_len: int, pool_tokens: int) -> None:

@@ -12,7 +12,7 @@ from engine.errors import UserError
 from engine.executor.base import StepResult
 from engine.kv_cache.manager import KVCacheManager
 from engine.request import FinishReason, Request, RequestEvent, RequestStatus
-from engine.scheduler.admission import require_fit
+from engine.scheduler.admission import require_fit, require_new
 from engine.scheduler.batching import BATCHING, Phase, phase_of
 from engine.scheduler.plan import ScheduledRequest, StepPlan, TokenEvent, WaitCause
 from engine.scheduler.preemption import Preemption, PreemptionCost
@@ -87,8 +87,7 @@ class Scheduler:
             RequestShed: too many wait already.
             UserError: its id belongs to a live request, or it has been here before.
         """
-        if request.status is not RequestStatus.WAITING or request.history:
-            raise UserError(f"request_id={request.request_id!r} has been queued before: make a new Request")
+        require_new(request)
         require_fit(request, self._max_model_len, self.kv.pool.num_blocks * self.kv.block_size)
         if request.request_id in self._requests:
             raise UserError(f"request_id={request.request_id!r} belongs to a request that has not ended yet")

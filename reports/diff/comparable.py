@@ -11,7 +11,7 @@ from reports.format import plain
 ALLOWED = ("model", "device", "workload", "rate", "load", "slo", "simulated")
 """What `--allow` may name: the parts in which sides have to agree."""
 
-_MODEL = ("name", "dtype")
+_MODEL = ("name", "dtype", "kv_cache_dtype")
 _DEVICE = ("name", "kind", "memory_bytes")
 # How fast a simulated device computes is no matter of the machine that plays it.
 _REAL_DEVICE = ("threads",)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from engine.executor.base import StepResult
+from engine.executor.torch_executor import TorchExecutor
 from engine.scheduler.plan import StepPlan
 from scripts.gate_proof.change import Conditions
 from scripts.gate_proof.machines import Machine
@@ -46,6 +47,7 @@ class SlowableTarget(BundledTarget):
 
     def _load(self, settings: Settings) -> None:
         super()._load(settings)
+        assert isinstance(self.executor, TorchExecutor)
         self.executor.execute = slowed(self.executor.execute, self._conditions)  # type: ignore[assignment, method-assign]
 
 

@@ -13,12 +13,13 @@ import torch
 from triton.runtime.errors import OutOfResources, PTXASError
 
 from engine.attention.base import AttentionSpec, StepBounds
+from engine.attention.kv_tensors import KVTensors, as_words, to_pages
 from engine.attention.triton_attention import TritonAttention
 from engine.attention.triton_shapes import TileShape, TileShapes, decode_candidates, fixed_shapes, prefill_candidates
 from engine.config import CacheConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.executor.cuda_graphs import CudaRecorder, Replay
-from engine.executor.device import resolve_dtype
+from engine.executor.device import resolve_dtype, resolve_kv_dtype
 from engine.model import triton_layers
 from engine.model.arch import ModelArch
 from engine.model.layers import gated_silu, rms_norm
@@ -89,7 +90,7 @@ class Check:
 
     def same(self, what: str, result: torch.Tensor, expected: torch.Tensor) -> None:
         """Note whether every number is the same; NaN is the same as NaN."""
-        result, expected = result.cpu(), expected.cpu()
+        result, expected = result.float().cpu(), expected.float().cpu()
         others = int(((result != expected) & ~(result.isnan() & expected.isnan())).sum())
         self._notes.add(what, f"{others} of {result.numel()} numbers differ", ok=others == 0, differ=others)
 
@@ -100,7 +101,8 @@ class Check:
 
 def _name(shape: KernelShape) -> str:
     window = "" if shape.window is None else f", window {shape.window}"
-    return f"{shape.heads}/{shape.kv_heads} heads of {shape.head_dim}, blocks of {shape.block_size}{window}"
+    kept = "" if shape.kv_cache_dtype == "auto" else f", KV cache in {shape.kv_cache_dtype}"
+    return f"{shape.heads}/{shape.kv_heads} heads of {shape.head_dim}, blocks of {shape.block_size}{window}{kept}"
 
 
 class CheckedStep(Step):
@@ -112,13 +114,16 @@ class CheckedStep(Step):
     """
 
     def __init__(self, shape: KernelShape, shares: tuple[tuple[int, int], ...], dtype: torch.dtype) -> None:
-        attention = spec(shape.heads, shape.kv_heads, shape.head_dim, shape.window, dtype)
+        kv_dtype = resolve_kv_dtype(shape.kv_cache_dtype, dtype)
+        kept = None if kv_dtype == dtype else kv_dtype
+        attention = spec(shape.heads, shape.kv_heads, shape.head_dim, shape.window, dtype, kept)
         super().__init__(Case(attention, shape.block_size, shares, _SEED))
         self.result = self.expected()
-        self.written = self.pages.to(dtype)
+        self.written = self.pages.to(dtype).to(kv_dtype)
         slots = torch.from_numpy(self.metadata.slot_mapping)
         for pages, rows in zip(self.written, (self.key, self.value), strict=True):
-            pages[slots // shape.block_size, :, slots % shape.block_size] = rows.cpu()
+            kept_rows = as_words(to_pages(rows.cpu(), kv_dtype))
+            as_words(pages)[slots // shape.block_size, :, slots % shape.block_size] = kept_rows
 
 
 def _tile_shapes(attention: AttentionSpec) -> Iterator[tuple[str, TileShapes]]:
@@ -143,13 +148,13 @@ def _check_attention(check: Check, name: str, step: CheckedStep, shapes: TileSha
         check.refused(f"attention, {name}", str(error).splitlines()[0], allowed=not is_fixed)
         return
     check.close(f"attention, {name}", out, step.result)
-    check.same(f"slots, {name}", torch.stack([kv.keys[0], kv.values[0]]), step.written)
+    check.same(f"slots, {name}", _written(kv), step.written)
 
 
 def _check_graph(check: Check, name: str, step: CheckedStep) -> None:
     """A step in a graph with padding, filled after it was captured."""
     backend = TritonAttention(step.case.spec, fixed_shapes(step.case.spec))
-    kv = step.cache(step.pages, step.case.spec.dtype, DEVICE)
+    kv = step.cache(step.pages, step.case.spec.page_dtype, DEVICE)
     rows, metadata = len(step.query), step.metadata
     chunks = len(metadata.context_lens) - metadata.num_decodes
     num_pages = int((-(-metadata.context_lens // step.case.block_size)).sum())
@@ -167,7 +172,11 @@ def _check_graph(check: Check, name: str, step: CheckedStep) -> None:
     replay()
     check.close(f"attention in a graph, {name}", results[0][:rows], step.result)
     check.same(f"padding of a graph, {name}", results[0][rows:], torch.zeros_like(results[0][rows:]))
-    check.same(f"slots of a graph, {name}", torch.stack([kv.keys[0], kv.values[0]]), step.written)
+    check.same(f"slots of a graph, {name}", _written(kv), step.written)
+
+
+def _written(kv: KVTensors) -> torch.Tensor:
+    return torch.stack([kv.keys[0].float(), kv.values[0].float()])
 
 
 def _qkv(step: Step) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

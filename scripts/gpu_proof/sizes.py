@@ -9,6 +9,7 @@ class KernelShape:
 
     Attributes:
         window: of sliding attention; None for all.
+        kv_cache_dtype: as in `ModelConfig`.
     """
 
     heads: int
@@ -16,6 +17,7 @@ class KernelShape:
     head_dim: int
     block_size: int
     window: int | None = None
+    kv_cache_dtype: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ FULL = Sizes(
         KernelShape(5, 1, 96, 64),
         KernelShape(8, 1, 128, 8),
         KernelShape(4, 2, 64, 16, window=40),
+        KernelShape(8, 1, 128, 16, kv_cache_dtype="fp8"),
+        KernelShape(6, 2, 64, 16, kv_cache_dtype="float16"),
     ),
     kernel_steps=(_MIXED, ((2300, 1),)),
     model_step=((5000, 1), *((1023, 1),) * 20, (0, 1), (0, 700), (900, 300), (2000, 2)),
@@ -135,7 +139,11 @@ DRY = Sizes(
     dtype="float32",
     attention_backend="triton",
     kernel_dtype="float16",
-    kernel_shapes=(KernelShape(4, 2, 16, 8), KernelShape(3, 1, 24, 8, window=9)),
+    kernel_shapes=(
+        KernelShape(4, 2, 16, 8),
+        KernelShape(3, 1, 24, 8, window=9),
+        KernelShape(4, 2, 16, 8, kv_cache_dtype="fp8"),
+    ),
     kernel_steps=(((0, 1), (20, 1), (0, 7), (9, 3)),),
     model_step=((20, 1), (0, 5)),
     model="random:tiny-qwen2",

@@ -105,7 +105,7 @@ class LlamaPeer:
 
 
 def _build() -> Path:
-    """The folder of the programs, built once (half an hour of one core)."""
+    """The folder of the programs, built once (six minutes of two cores)."""
     folder = peers_folder() / "llama"
     binaries = folder / "build" / "bin"
     if (binaries / "llama-server").is_file():
@@ -118,7 +118,7 @@ def _build() -> Path:
             archive.extractall(folder / "source", filter="data")
     source = next((folder / "source").glob("*/vendor/llama.cpp"))
     cmake = str(python.with_name("cmake"))
-    print("building llama.cpp (once, half an hour of one core) ...", flush=True)
+    print("building llama.cpp (once, some minutes) ...", flush=True)
     configure = [cmake, "-S", str(source), "-B", str(folder / "build"), "-DCMAKE_BUILD_TYPE=Release", *_OPTIONS]
     run(configure, "configuring llama.cpp")
     build = [cmake, "--build", str(folder / "build"), "--target", "llama-server", "llama-quantize"]

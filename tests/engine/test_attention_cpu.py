@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.attention.base import AttentionSpec
 from engine.attention.cpu_attention import PANEL_TOKENS, CpuAttention
-from engine.attention.kv_tensors import KVTensors
+from engine.attention.kv_tensors import KVTensors, to_pages
 from engine.attention.reference import ReferenceAttention
 from engine.attention.registry import choose_attention, make_attention
 from engine.errors import UserError
@@ -27,13 +27,15 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def spec(heads: int, kv_heads: int, dim: int, window: int | None = None) -> AttentionSpec:
-    return AttentionSpec(heads, kv_heads, dim, window, torch.float32, CPU)
+def spec(
+    heads: int, kv_heads: int, dim: int, window: int | None = None, kv_dtype: torch.dtype | None = None
+) -> AttentionSpec:
+    return AttentionSpec(heads, kv_heads, dim, window, torch.float32, CPU, kv_dtype)
 
 
 def past_in_panels(step: Step) -> KVTensors:
     """The step's cache with its keys laid out as the kernel reads them; NaN wherever nothing was written."""
-    kv = step.cache(step.pages, torch.float32, CPU)
+    kv = step.cache(step.pages, step.case.spec.page_dtype, CPU)
     blocks, heads, size, dim = kv.keys[0].shape
     panels = kv.keys[0].view(blocks, heads, size // PANEL_TOKENS, PANEL_TOKENS, dim).transpose(-1, -2)
     kv.keys[0] = panels.reshape(kv.keys[0].shape).clone()
@@ -66,12 +68,20 @@ def test_a_mixed_step_equals_the_reference(
     block_size=st.sampled_from([16, 32, 128]),
     window=st.sampled_from([None, None, 50]),
     shares=st.lists(st.tuples(st.integers(0, 200), st.one_of(st.just(1), st.integers(1, 120))), min_size=1, max_size=5),
+    kv_dtype=st.sampled_from([None, torch.float16, torch.bfloat16]),
     seed=st.integers(0, 2**31),
 )
 def test_any_step_equals_the_reference(
-    group: int, kv_heads: int, dim: int, block_size: int, window: int | None, shares: list[tuple[int, int]], seed: int
+    group: int,
+    kv_heads: int,
+    dim: int,
+    block_size: int,
+    window: int | None,
+    shares: list[tuple[int, int]],
+    kv_dtype: torch.dtype | None,
+    seed: int,
 ) -> None:
-    assert_equals_reference(Case(spec(group * kv_heads, kv_heads, dim, window), block_size, shares, seed))
+    assert_equals_reference(Case(spec(group * kv_heads, kv_heads, dim, window, kv_dtype), block_size, shares, seed))
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
@@ -83,13 +93,39 @@ def test_every_width_of_registers_computes_the_same(lanes: int, tmp_path: Path) 
     except NoNativeKernels as error:
         pytest.skip(str(error))
     assert kernels.lanes == lanes
-    assert_equals_reference(Case(spec(6, 2, 32), 16, MIXED, seed=2), kernels)
+    for kv_dtype in (None, torch.float16, torch.bfloat16):
+        assert_equals_reference(Case(spec(6, 2, 32, None, kv_dtype), 16, MIXED, seed=2), kernels)
+    assert_pages_hold_what_torch_rounds_to(kernels)
     weight, x = torch.randn(75, 40), torch.randn(17, 40)
     product = kernels.linear(x, kernels.pack(weight), 75)
     torch.testing.assert_close(product, x @ weight.T, atol=1e-4, rtol=1e-4)
     gated = kernels.linear_gated(x, kernels.pack_gated(weight[:74]), 37)
     gate, up = x @ weight[:37].T, x @ weight[37:74].T
     torch.testing.assert_close(gated, gate * gate.sigmoid() * up, atol=1e-4, rtol=1e-4)
+
+
+def assert_pages_hold_what_torch_rounds_to(kernels: NativeKernels) -> None:
+    """Every number of 16 bits, all that lie halfway between two, some that are too large, and random ones."""
+    for dtype in (torch.float16, torch.bfloat16):
+        known = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype).float()
+        known = known[known.isfinite()]
+        larger = torch.nextafter(known.to(dtype), torch.tensor(torch.inf, dtype=dtype)).float()
+        halfway = (known / 2 + larger / 2)[larger.isfinite()]
+        generator = torch.Generator().manual_seed(5)
+        random = torch.randn(4096, generator=generator) * 2.0 ** torch.randint(-30, 17, (4096,), generator=generator)
+        numbers = torch.cat([known, halfway, random, torch.tensor([65519.0, 65520.0, 1e30, -1e30])])
+        rows = torch.nn.functional.pad(numbers, (0, -len(numbers) % 32)).view(-1, 1, 32)
+        slots = np.arange(len(rows))
+        pages = torch.zeros(2, -(-len(rows) // 16), 1, 16, 32, dtype=dtype)
+        kernels.write_pages(rows, rows, pages[0], pages[1], slots, 16)
+        values = pages[1].view(-1, 1, 32)[: len(rows)]
+        torch.testing.assert_close(values, to_pages(rows, dtype), rtol=0, atol=0)
+        keys = pages[0].view(-1, 1, 1, 32, 16).transpose(-1, -2).reshape(-1, 1, 32)[: len(rows)]
+        torch.testing.assert_close(keys, values, rtol=0, atol=0)
+
+
+def test_pages_hold_what_torch_rounds_to() -> None:
+    assert_pages_hold_what_torch_rounds_to(NativeKernels(native_library()))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("window", [None, 50])
@@ -124,6 +160,10 @@ def test_blocks_and_heads_that_no_panels_fill_are_left_to_the_reference(dim: int
 def test_auto_takes_it_for_float32_alone() -> None:
     assert choose_attention("auto", CPU, torch.float32) == "cpu"
     assert choose_attention("auto", CPU, torch.bfloat16) == "reference"
+    assert choose_attention("auto", CPU, torch.float32, torch.bfloat16) == "cpu"
+    assert choose_attention("auto", CPU, torch.float32, torch.float8_e4m3fn) == "reference"
+    with pytest.raises(UserError, match=r"'cpu' is not possible with a KV cache in torch.float8_e4m3fn"):
+        make_attention("cpu", spec(2, 1, 64, None, torch.float8_e4m3fn))
     with pytest.raises(UserError, match=r"'cpu' is not possible for torch.bfloat16 on cpu: it computes float32"):
         make_attention("cpu", AttentionSpec(2, 1, 64, None, torch.bfloat16, CPU))
     assert isinstance(make_attention("reference", spec(2, 1, 64)), ReferenceAttention)

@@ -45,6 +45,12 @@ def test_a_mixed_step_equals_the_reference(
     assert_equals_reference(Case(spec(heads, kv_heads, dim, dtype=dtype), block_size, MIXED, seed=1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kv_dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn])
+def test_a_cache_of_other_numbers_equals_the_reference(dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
+    assert_equals_reference(Case(spec(6, 2, 96, None, dtype, kv_dtype), 16, MIXED, seed=6))
+
+
 @pytest.mark.parametrize("window", [1, 40, 200])
 def test_a_sliding_window_equals_the_reference(window: int) -> None:
     assert_equals_reference(Case(spec(4, 2, 64, window), 16, MIXED, seed=2))

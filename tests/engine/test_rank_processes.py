@@ -6,7 +6,8 @@ from multiprocessing.connection import Connection
 import pytest
 
 from engine.errors import OutOfDeviceMemory, RankFailed, UserError
-from engine.parallel.processes import Failure, RankProcesses
+from engine.parallel.children import Failure
+from engine.parallel.processes import RankProcesses
 
 
 def answer(task: object, connection: Connection) -> None:
@@ -55,5 +56,6 @@ def test_errors_of_a_rank_that_lives_on_are_what_they_were() -> None:
     ("kind", "error"), [("UserError", UserError), ("OutOfDeviceMemory", OutOfDeviceMemory), ("KeyError", RankFailed)]
 )
 def test_a_failure_is_raised_as_what_the_caller_can_act_on(kind: str, error: type[Exception]) -> None:
-    with pytest.raises(error, match="rank 3"):
-        Failure(kind, "why", 0).raise_from(3)
+    found = Failure(kind, "why", 0).as_error("rank 3", RankFailed)
+    assert type(found) is error
+    assert "rank 3" in str(found)

@@ -7,14 +7,15 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from engine.build import load_executor
+from engine.build import find_device, load_executor
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.errors import UserError
 from engine.executor.base import Executor
 from engine.executor.torch_executor import TorchExecutor
 from engine.model.resolve import ModelSource, resolve_model
-from engine.parallel.tensor_parallel import TensorParallelExecutor, rank_devices
+from engine.parallel.devices import several_devices
+from engine.parallel.tensor_parallel import TensorParallelExecutor
 from engine.request import Request, SamplingParams
 
 OPTIONS: dict[str, Any] = {"dtype": "float32", "device_memory_bytes": 1 << 30}
@@ -113,9 +114,15 @@ def test_what_does_not_fit_on_a_rank_is_told_and_all_ranks_live_on(two_ranks: Te
 def test_more_ranks_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UserError, match=r"tensor_parallel_size=2 is not possible: torch .* finds 1 CUDA device$"):
-        rank_devices("cuda", 2)
+        several_devices("tensor_parallel_size", 2, "cuda")
     with pytest.raises(UserError, match=r"'cuda:1', which is one card: choose cuda, for cuda:0 to cuda:1"):
-        rank_devices("cuda:1", 2)
+        several_devices("tensor_parallel_size", 2, "cuda:1")
+
+
+def test_cuda_means_the_first_cards_where_several_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert find_device("cuda:1") == "cuda:1"
+    assert several_devices("tensor_parallel_size", 2, find_device("cuda")) == ["cuda:0", "cuda:1"]
 
 
 def test_a_simulated_device_is_one_card() -> None:

@@ -172,6 +172,12 @@ def test_each_part_that_differs_is_refused_by_name_unless_allowed(part: str) -> 
     require_comparable(found, ["all"])
 
 
+def test_another_kv_cache_is_another_model() -> None:
+    found = differences(side(), side(model=MODEL | {"kv_cache_dtype": "fp8"}))
+    with pytest.raises(UserError, match=r"model.kv_cache_dtype: none against fp8.*--allow model"):
+        require_comparable(found)
+
+
 def test_every_difference_is_named_at_once() -> None:
     change = CHANGES["model"][0] | CHANGES["rate"][0]
     with pytest.raises(UserError, match=r"model.dtype.*rate.*--allow model,rate"):

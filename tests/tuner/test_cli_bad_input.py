@@ -47,6 +47,7 @@ def refused(tune: Tune, *arguments: str, naming: str) -> None:
         (["--device", "tpu"], "tpu"),
         (["--device", "cuda:x"], "cuda:x"),
         (["--dtype", "int3"], "int3"),
+        (["--kv-cache-dtype", "int4"], "int4"),
         (["--max-model-len", "99999999"], "99999999"),
         (["--max-model-len", "100"], "100"),
         (["--device-memory", "16"], "16"),

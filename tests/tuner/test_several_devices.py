@@ -9,6 +9,7 @@ from engine.errors import UserError
 from reports.build import write_reports
 from tuner.arguments import TuneArguments
 from tuner.baseline.record import options_of
+from tuner.cli.profile import run_profile
 from tuner.settings import Settings
 from tuner.targets.bundled import BundledTarget, Load, Measured, TargetOptions
 from workloads.records import RunRecord, write_run
@@ -93,10 +94,16 @@ def test_a_burst_is_served_by_all_replicas() -> None:
     assert 2 * one < four < 6 * one
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda", "auto"])
-def test_replicas_on_real_devices_are_refused(device: str) -> None:
-    with pytest.raises(UserError, match=rf"data_parallel_size=2 is not possible with device '{device}': replicas run"):
-        TuneArguments(device=device, data_parallel_size=2).target_options()
+@pytest.mark.parametrize("device", ["cpu", "cuda", "auto", CARD])
+def test_replicas_of_a_model_that_is_split_are_refused(device: str) -> None:
+    with pytest.raises(UserError, match="data_parallel_size=2 is not possible together with tensor_parallel_size=4"):
+        TuneArguments(device=device, data_parallel_size=2, tensor_parallel_size=4).target_options()
+
+
+def test_a_profile_is_of_one_engine() -> None:
+    arguments = TuneArguments(device="cpu", data_parallel_size=2)
+    with pytest.raises(UserError, match=r"--data-parallel-size 2 is not possible: tune profile looks into"):
+        run_profile(arguments, profile_time="3s", out=None)
 
 
 def test_an_unknown_router_is_refused() -> None:

@@ -75,6 +75,15 @@ def test_a_driver_later_than_the_step_in_progress_is_invalid(make_engine):
     assert failed_checks(late, plan) == {"driver_lag"}
 
 
+def test_a_step_of_one_of_several_engines_is_no_reason_to_be_late(make_engine):
+    plan = plan_of(warmup_s=4.0)
+    result = drive(make_engine(step_ms=40), plan)
+    late = replace(result, requests=[replace(r, t_send=(r.t_send or 0) + 30 * MS) for r in result.requests])
+    assert failed_checks(late, plan) == set()
+    of_several = replace(late, iterations=[replace(step, replica=0) for step in late.iterations])
+    assert failed_checks(of_several, plan) == {"driver_lag"}
+
+
 def test_refusals_are_invalid_and_say_why(make_engine):
     plan = plan_of()
     result = drive(make_engine(max_model_len=120), plan)

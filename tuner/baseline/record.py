@@ -43,6 +43,7 @@ _TARGET_IF_THERE: Shape = {
     "max_model_len": (int, type(None)),
     "device_memory_bytes": (int, type(None)),
     "weights_seed": int,
+    "kv_cache_dtype": str,
     "attention_backend": str,
     "enforce_eager": bool,
     "max_cudagraph_capture_size": int,
@@ -191,6 +192,7 @@ def options_of(meta: Mapping[str, Any]) -> TargetOptions:
         dtype=model["dtype"],
         max_model_len=model["max_model_len"],
         device_memory_bytes=None if kind == "cuda" else device["memory_bytes"],
+        kv_cache_dtype=model.get("kv_cache_dtype", "auto"),
         **{name: device[name] for name in _ONLY_IF_CHANGED if name in device},
     )
 

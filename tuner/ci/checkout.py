@@ -119,8 +119,11 @@ class CheckoutTarget:
             "--model": options.model,
             "--device": options.device,
             "--dtype": options.dtype,
+            # A checkout of before the option does not know it.
+            "--kv-cache-dtype": None if options.kv_cache_dtype == "auto" else options.kv_cache_dtype,
             "--max-model-len": options.max_model_len,
             "--device-memory": None if options.device_memory_bytes is None else _bytes(options.device_memory_bytes),
+            **{f"--{name.replace('_', '-')}": value for name, value in options.several_devices().items()},
             "--workload": workload,
             "--rate": load.rate,
             "--slo": slo,

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn, Optional
 import typer
 
 from engine.config import MAX_CUDAGRAPH_CAPTURE_SIZE
-from engine.errors import OutOfDeviceMemory, RankFailed, UserError
+from engine.errors import OutOfDeviceMemory, RankFailed, ReplicaFailed, UserError
 from engine.executor.before_torch import prepare_process
 from engine.parallel.router import DEFAULT_ROUTER
 from tuner.baseline import DEFAULT_STORE
@@ -58,6 +58,7 @@ def tune(
     model: opt.Model = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    kv_cache_dtype: opt.KVCacheDtype = "auto",
     max_model_len: opt.MaxModelLen = None,
     device_memory: opt.DeviceMemory = None,
     attention_backend: opt.AttentionBackend = "auto",
@@ -210,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         app(args=gather_goodput(sys.argv[1:]))
-    except (UserError, OutOfDeviceMemory, RankFailed) as error:
+    except (UserError, OutOfDeviceMemory, RankFailed, ReplicaFailed) as error:
         _complain(str(error))
     except Exception:
         if sys.argv[1:2] not in (["diff"], ["ci"]):

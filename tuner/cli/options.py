@@ -74,6 +74,14 @@ Device = Annotated[
     ),
 ]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_ENGINE)]
+KVCacheDtype = Annotated[
+    str,
+    typer.Option(
+        help="What keys and values are kept in: auto (as --dtype), float16, bfloat16 or fp8. Fewer bits hold more "
+        "tokens, and change answers a little.",
+        rich_help_panel=_ENGINE,
+    ),
+]
 MaxModelLen = Annotated[
     Optional[int],  # noqa: UP045
     typer.Option(
@@ -120,7 +128,9 @@ TensorParallelSize = Annotated[
 DataParallelSize = Annotated[
     int,
     typer.Option(
-        min=1, help="Replicas of the engine, each on a device of its own; simulated ones only.", rich_help_panel=_ENGINE
+        min=1,
+        help="Replicas of the engine: on cuda:0 and those after it, on parts of the CPU, or on simulated devices.",
+        rich_help_panel=_ENGINE,
     ),
 ]
 Router = Annotated[

@@ -21,12 +21,17 @@ def run_profile(arguments: TuneArguments, *, profile_time: str, out: str | None)
         Exit code, as `tune bench`.
 
     Raises:
-        UserError: bad input, a simulated device, or a window too short for what is to be seen in it.
+        UserError: bad input, a simulated device, several engines, or a window too short for what is to be seen in it.
     """
     from rich.console import Console
 
     from reports.host_profile import host_profile, profile_markdown, profile_table
 
+    if arguments.data_parallel_size > 1:
+        raise UserError(
+            f"--data-parallel-size {arguments.data_parallel_size} is not possible: tune profile looks into the steps "
+            "of one engine; leave it out"
+        )
     length_s = parse_duration_s("--profile-time", profile_time)
     window_s = arguments.run_lengths(None).window_s
     if 2 * length_s >= window_s:

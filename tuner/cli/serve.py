@@ -24,6 +24,7 @@ def serve(
     ] = "30s",
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    kv_cache_dtype: opt.KVCacheDtype = "auto",
     max_model_len: opt.MaxModelLen = None,
     device_memory: opt.DeviceMemory = None,
     attention_backend: opt.AttentionBackend = "auto",
@@ -56,6 +57,7 @@ def serve(
             model or default_model(place),
             dtype,  # type: ignore[arg-type]  # checked by ModelConfig
             max_model_len,
+            kv_cache_dtype=kv_cache_dtype,  # type: ignore[arg-type]  # likewise
         ),
         settings.cache(),
         settings.scheduler(),

@@ -8,19 +8,18 @@ from engine.build import (
     behaves_like_cpu,
     find_device,
     find_learnt_device,
-    load_executor,
     say_nothing,
 )
 from engine.config import EngineConfig, ModelConfig
-from engine.engine import Engine, kv_budget
-from engine.errors import KVCacheTooSmall, OutOfDeviceMemory, SwapSpaceTooSmall, UserError
-from engine.executor.base import Executor
+from engine.engine import kv_budget
+from engine.errors import KVCacheTooSmall, OutOfDeviceMemory, RankFailed, ReplicaFailed, SwapSpaceTooSmall, UserError
 from engine.executor.simulated import SimulatedExecutor
 from engine.model.resolve import resolve_model
 from engine.parallel.replicas import ReplicatedEngine
 from engine.trace import IterationRecord
 from tuner.environment import cuda_driver, environment
 from tuner.settings import Settings
+from tuner.targets.engines import load_engine
 from tuner.targets.options import TargetOptions
 from tuner.targets.run_meta import describe_run
 from workloads.driver import DriveError, Progress, drive
@@ -116,6 +115,7 @@ class BundledTarget:
                 dtype=self.options.dtype,  # type: ignore[arg-type]  # ModelConfig checks it
                 max_model_len=self.options.max_model_len,
                 seed=self.options.weights_seed,
+                kv_cache_dtype=self.options.kv_cache_dtype,  # type: ignore[arg-type]  # likewise
             ),
             cache=settings.cache(),
             scheduler=settings.scheduler(),
@@ -126,18 +126,14 @@ class BundledTarget:
             enforce_eager=self.options.enforce_eager,
             max_cudagraph_capture_size=self.options.max_cudagraph_capture_size,
         )
-        longest = self.spec.max_request_tokens
-        executors: list[Executor] = [
-            load_executor(config, self.source, longest_request=longest, say=self._say)
-            for _ in range(self.options.data_parallel_size)
-        ]
-        self.executor = executors[0]
-        simulated = [executor for executor in executors if isinstance(executor, SimulatedExecutor)]
-        self.engine: Engine | ReplicatedEngine
-        if len(simulated) > 1:
-            self.engine = ReplicatedEngine(simulated, settings.scheduler(), settings.cache(), self.options.router)
-        else:
-            self.engine = Engine(self.executor, settings.scheduler(), settings.cache())
+        self.engine, self.executor = load_engine(
+            config,
+            self.source,
+            replicas=self.options.data_parallel_size,
+            router=self.options.router,
+            longest_request=self.spec.max_request_tokens,
+            say=self._say,
+        )
 
     @property
     def simulated(self) -> bool:
@@ -211,12 +207,17 @@ class BundledTarget:
     def prepare(self, settings: Settings) -> None:
         """Make the engine ready for a run under these settings; requests that a failed step left are dropped.
 
+        Where one of its processes is lost, everything is loaded again.
+
         Raises:
             KVCacheTooSmall, SwapSpaceTooSmall, OutOfDeviceMemory: as `measure`.
         """
-        if self.engine.has_work:  # left by a step that failed
-            self.engine.reset()
-        self.engine.reconfigure(scheduler=settings.scheduler(), cache=settings.cache())
+        try:
+            if self.engine.has_work:  # left by a step that failed
+                self.engine.reset()
+            self.engine.reconfigure(scheduler=settings.scheduler(), cache=settings.cache())
+        except (RankFailed, ReplicaFailed) as loss:
+            self._load_again(settings, str(loss))
 
     def _recover(self, settings: Settings) -> None:
         """Make the engine usable after a failed step; load everything again when dropping the requests does not."""
@@ -225,9 +226,12 @@ class BundledTarget:
         except UserError:
             raise
         except Exception:
-            self._say("the engine does not recover in place: loading it again")
-            self.executor.shutdown()
-            self._load(settings)
+            self._load_again(settings, "the engine does not recover in place")
+
+    def _load_again(self, settings: Settings, reason: str) -> None:
+        self._say(f"{reason}: loading it again")
+        self.executor.shutdown()
+        self._load(settings)
 
     def burst(self, settings: Settings, num_requests: int, seed: int) -> tuple[float, float]:
         """Serve requests that all arrive at once: a first idea of capacity and service time. Warms the engine up too.
@@ -277,11 +281,14 @@ class BundledTarget:
     def describe_model(self) -> dict[str, Any]:
         """The `model` of `run.json`."""
         arch = self.source.arch
+        dtype = getattr(self.executor, "dtype", self.options.dtype)
+        kv_cache_dtype = getattr(self.executor, "kv_cache_dtype", dtype)
         return {
             "name": self.source.name,
             "family": arch.family,
             "parameters": arch.num_parameters,
-            "dtype": getattr(self.executor, "dtype", self.options.dtype),
+            "dtype": dtype,
+            **({} if kv_cache_dtype == dtype else {"kv_cache_dtype": kv_cache_dtype}),
             "weights": "pretrained" if self.source.pretrained else "random",
             "max_model_len": self.executor.max_model_len,
         }
@@ -294,7 +301,7 @@ class BundledTarget:
         if kind == "cpu":
             import torch
 
-            threads = torch.get_num_threads()
+            threads = getattr(self.executor, "threads", torch.get_num_threads())
         return (
             {
                 "name": self.executor.device_name,

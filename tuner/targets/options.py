@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from engine.build import SIMULATED_PREFIX
 from engine.config import MAX_CUDAGRAPH_CAPTURE_SIZE
 from engine.errors import UserError
 from engine.parallel.router import DEFAULT_ROUTER, require_router
@@ -14,8 +13,8 @@ class TargetOptions:
     """Which engine: everything that stays the same over a study.
 
     Attributes:
-        model, device, dtype, max_model_len, device_memory_bytes: as in `engine.config`; a model of None is the
-            default for the device.
+        model, device, dtype, kv_cache_dtype, max_model_len, device_memory_bytes: as in `engine.config`; a model of
+            None is the default for the device.
         weights_seed: of random weights.
         attention_backend, enforce_eager, max_cudagraph_capture_size: as in `engine.config`.
         tensor_parallel_size: devices that share the model.
@@ -23,7 +22,7 @@ class TargetOptions:
             them serves a request.
 
     Raises:
-        UserError: a number below 1, or replicas on a device that is not simulated.
+        UserError: a number of replicas below 1, no such router, or replicas of a model that is split as well.
     """
 
     model: str | None = None
@@ -38,15 +37,16 @@ class TargetOptions:
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
     router: str = DEFAULT_ROUTER
+    kv_cache_dtype: str = "auto"
 
     def __post_init__(self) -> None:
         if self.data_parallel_size < 1:
             raise UserError(f"data_parallel_size={self.data_parallel_size} is not possible: it is at least 1")
         require_router(self.router)
-        if self.data_parallel_size > 1 and not self.device.startswith(SIMULATED_PREFIX):
+        if self.data_parallel_size > 1 and self.tensor_parallel_size > 1:
             raise UserError(
-                f"data_parallel_size={self.data_parallel_size} is not possible with device {self.device!r}: replicas "
-                "run on simulated devices only, such as sim:h100"
+                f"data_parallel_size={self.data_parallel_size} is not possible together with tensor_parallel_size="
+                f"{self.tensor_parallel_size}: a replica has one device; leave one of the two out"
             )
 
     def launching(self) -> dict[str, Any]:

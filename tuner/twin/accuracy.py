@@ -80,13 +80,15 @@ def replay(device: str, runs: Sequence["RunRecord"], *, say: Callable[[str], Non
     for run in whole:
         meta = run.meta
         settings = Settings.from_dict(meta["settings"])
-        key = repr((meta["workload"], meta["model"]["max_model_len"], meta["device"]["memory_bytes"]))
+        replicas = {name: meta["device"][name] for name in ("data_parallel_size", "router") if name in meta["device"]}
+        key = repr((meta["workload"], meta["model"]["max_model_len"], meta["device"]["memory_bytes"], replicas))
         if key not in targets:
             options = TargetOptions(
                 model=meta["model"]["name"],
                 device=device,
                 max_model_len=meta["model"]["max_model_len"],
                 device_memory_bytes=meta["device"]["memory_bytes"],
+                **replicas,
             )
             targets[key] = BundledTarget(options, spec_from_dict(meta["workload"]), settings)
         rows.append(_replay(targets[key], run.path.name, settings, meta))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from engine.config import DTYPE_BYTES
 from engine.errors import UserError
 from engine.executor.learnt_device import LearntDevice, MemoryModel
 from engine.executor.step_times import StepShape, StepTimes
@@ -20,7 +21,6 @@ ENOUGH_STEPS = 30
 _HUBER = 1.345
 _ROUNDS = 8
 _QUANTILES = 201
-_BYTES_OF_DTYPE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def measured_steps(iterations: "pd.DataFrame") -> "tuple[StepShape, np.ndarray]":
@@ -183,7 +183,7 @@ def learn_device(runs: Iterable["RunRecord"], earlier: Iterable["RunRecord"] = (
         raise UserError("there is no run to learn from: give the folders of runs or of a study")
     metas = [record.meta for record in records]
     for what, values in (
-        ("models", {f"{m['model']['name']} in {m['model']['dtype']}" for m in metas}),
+        ("models", {_model_and_types(m["model"]) for m in metas}),
         ("devices", {m["device"]["name"] for m in metas}),
     ):
         if len(values) > 1:
@@ -200,10 +200,16 @@ def learn_device(runs: Iterable["RunRecord"], earlier: Iterable["RunRecord"] = (
         kind=device["kind"],
         model=model["name"],
         dtype=model["dtype"],
-        bytes_per_element=_BYTES_OF_DTYPE[model["dtype"]],
+        bytes_per_element=DTYPE_BYTES[model["dtype"]],
         link_bytes_per_s=float(np.median(links)) if links else None,
         memory=fit_memory([m["memory"] for m in metas], [m["settings"] for m in metas]),
         times=times,
         runs=len(records),
         tensor_parallel_size=device.get("tensor_parallel_size", 1),
+        kv_cache_dtype=model.get("kv_cache_dtype", ""),
     )
+
+
+def _model_and_types(model: Mapping[str, Any]) -> str:
+    kept = f", KV cache in {model['kv_cache_dtype']}" if "kv_cache_dtype" in model else ""
+    return f"{model['name']} in {model['dtype']}{kept}"

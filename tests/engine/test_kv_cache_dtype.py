@@ -1,0 +1,133 @@
+"""A KV cache in another type than the model's: more tokens in the same memory, the same answer however it is cut."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.build import load_executor
+from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from engine.engine import Engine
+from engine.errors import UserError
+from engine.executor.device import resolve_kv_dtype
+from engine.executor.learnt_device import LearntDevice, MemoryModel
+from engine.executor.roofline import Roofline, find_card
+from engine.executor.step_times import TERMS, StepShape, StepTimes
+from engine.executor.torch_executor import TorchExecutor
+from engine.model.resolve import resolve_model
+from engine.request import Request, SamplingParams
+from engine.scheduler.plan import ScheduledRequest, StepPlan
+
+SOURCE = resolve_model("random:tiny-qwen2")
+NARROW = ["float16", "bfloat16", "fp8"]
+BLOCKS = CacheConfig(num_gpu_blocks_override=60, block_size=16)
+FEW_BLOCKS = CacheConfig(num_gpu_blocks_override=9, block_size=16)
+SETTINGS = {
+    "chunks": (SchedulerConfig(max_num_batched_tokens=16, chunk_size=7), BLOCKS),
+    "recomputed": (SchedulerConfig(), FEW_BLOCKS),
+    "swapped": (SchedulerConfig(preemption_mode="swap"), FEW_BLOCKS),
+}
+
+
+def load(kv_cache_dtype: str, backend: str = "auto") -> TorchExecutor:
+    return TorchExecutor.load(
+        SOURCE, dtype="float32", kv_cache_dtype=kv_cache_dtype, device_memory_bytes=1 << 28, attention_backend=backend
+    )
+
+
+def answers(
+    executor: TorchExecutor, scheduler: SchedulerConfig, cache: CacheConfig
+) -> tuple[dict[str, list[int]], int]:
+    """Tokens by request, and how many preemptions there were."""
+    engine = Engine(executor, scheduler, cache)
+    for number, length in enumerate((5, 33, 17, 1, 23, 40)):
+        prompt = [(31 * number + 7 * i) % executor.vocab_size for i in range(length)]
+        sampling = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
+        engine.add_request(Request(str(number), prompt, sampling))
+    tokens: dict[str, list[int]] = {}
+    preemptions = 0
+    while engine.has_work:
+        events, record = engine.step()
+        preemptions += record.preemptions_recompute + record.preemptions_swap
+        for event in events:
+            tokens.setdefault(event.request_id, []).extend(event.token_ids)
+    return tokens, preemptions
+
+
+def test_a_name_that_is_not_one_is_refused() -> None:
+    with pytest.raises(UserError, match="kv_cache_dtype='fp4' is not possible: choose one of auto, float16"):
+        ModelConfig(kv_cache_dtype="fp4")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="kv_cache_dtype='fp4' is not possible: choose one of auto, float16"):
+        resolve_kv_dtype("fp4", torch.float32)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_blocks_are_smaller_and_more_of_them_fit(name: str) -> None:
+    usual, narrow = load("auto"), load(name)
+    share = {"fp8": 4}.get(name, 2)
+    assert (usual.kv_cache_dtype, narrow.kv_cache_dtype) == ("float32", name)
+    assert narrow.kv_bytes_per_block(16) * share == usual.kv_bytes_per_block(16)
+    engines = [Engine(executor, SchedulerConfig(), CacheConfig()) for executor in (usual, narrow)]
+    assert engines[1].num_blocks / engines[0].num_blocks == pytest.approx(share, rel=0.1)
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_an_answer_does_not_depend_on_chunks_or_preemptions(name: str, backend: str) -> None:
+    executor = load(name, backend)
+    whole, _ = answers(executor, SchedulerConfig(), BLOCKS)
+    for how, (scheduler, cache) in SETTINGS.items():
+        tokens, preemptions = answers(executor, scheduler, cache)
+        assert tokens == whole, how
+        assert bool(preemptions) == (how != "chunks")
+
+
+def test_keys_of_eight_bits_change_the_logits_more_than_those_of_sixteen() -> None:
+    usual, _ = answers(load("auto"), SchedulerConfig(), BLOCKS)
+    same = {}
+    for name in NARROW:
+        tokens, _ = answers(load(name), SchedulerConfig(), BLOCKS)
+        same[name] = sum(a == b for k in usual for a, b in zip(usual[k], tokens[k], strict=True))
+    total = sum(map(len, usual.values()))
+    assert same["fp8"] <= same["float16"]
+    assert same["float16"] > total / 2
+
+
+def decodes(context: int, count: int) -> StepPlan:
+    request = Request("a", [1], SamplingParams())
+    return StepPlan(scheduled=[ScheduledRequest(request, context - 1, 1, samples=True, is_decode=True)] * count)
+
+
+def test_a_simulated_card_holds_twice_as_much_in_fp8_and_reads_half_as_much() -> None:
+    source = resolve_model("random:llama-3.1-8b")
+    engines = {}
+    for name in ("auto", "fp8"):
+        config = EngineConfig(ModelConfig(source.name, kv_cache_dtype=name), device="sim:h100")
+        executor = load_executor(config, source)
+        engines[name] = Engine(executor, config.scheduler, config.cache)
+    assert engines["fp8"].num_blocks // 2 == engines["auto"].num_blocks
+    full, half = (
+        Roofline(source.arch, find_card("h100"), kv_bytes_per_element=size).seconds(decodes(8000, 64))
+        for size in (2, 1)
+    )
+    assert half < 0.7 * full
+
+
+def test_a_learnt_device_says_nothing_of_another_cache(tmp_path: Path) -> None:
+    memory = MemoryModel(total=1 << 30, weights=1 << 20, other=0, fixed_bytes=1e6, per_token_bytes=100.0)
+    times = StepTimes((0.01,) * len(TERMS), (0.0, 0.0), 0.0, StepShape(1, 1, 1, 1, 1), 100)
+    device = LearntDevice(
+        name="CPU (toy)", kind="cpu", model=SOURCE.name, dtype="float32", bytes_per_element=4, link_bytes_per_s=None,
+        memory=memory, times=times, runs=1, kv_cache_dtype="float16",
+    )  # fmt: skip
+    path = tmp_path / "card.json"
+    path.write_text(device.to_json())
+    assert LearntDevice.load(path) == device
+    for asked in ("auto", "float16"):
+        config = EngineConfig(ModelConfig(SOURCE.name, kv_cache_dtype=asked), device=f"sim:{path}")
+        executor = load_executor(config, SOURCE)
+        assert executor.kv_bytes_per_block(16) == 16 * SOURCE.arch.kv_bytes_per_token(2)
+    other = replace(config, model=replace(config.model, kv_cache_dtype="fp8"))
+    with pytest.raises(UserError, match="was learnt with a KV cache in float16, and says nothing of fp8"):
+        load_executor(other, SOURCE)
