@@ -23,15 +23,31 @@ _VLLM_FLAGS: Mapping[str, Callable[[Any], tuple[str, ...]]] = {
 }
 
 
-def vllm_flags(settings: Mapping[str, Any]) -> Command:
-    """The same settings as flags of `vllm serve`. The label names those that vLLM has no flag for."""
+# Options of the engine that a record has where they are not the default: in which part, and what the flag is called.
+_ENGINE_FLAGS = (
+    ("model", "kv_cache_dtype", "--kv-cache-dtype"),
+    ("device", "tensor_parallel_size", "--tensor-parallel-size"),
+    ("device", "data_parallel_size", "--data-parallel-size"),
+)
+_ONLY_OURS = (
+    ("device", "router", "--router"),
+    ("device", "max_cudagraph_capture_size", "--max-cudagraph-capture-size"),
+)
+
+
+def vllm_flags(settings: Mapping[str, Any], record: Mapping[str, Any]) -> Command:
+    """The same settings as flags of `vllm serve`. The label names those that vLLM has no flag for.
+
+    Args:
+        record: a `run.json` or `study.json`, for how many devices there were, and for the KV cache's type.
+    """
     flags = {name: to_flag(settings[name]) for name, to_flag in _VLLM_FLAGS.items() if settings.get(name) is not None}
     changed = [name for name, value in settings.items() if value is not None and not at_default(name, value)]
     left_out = ", ".join(name for name in changed if not flags.get(name))
     label = "These settings as vLLM flags"
     if left_out:
         label += f", without {left_out}: vLLM has no flag for that"
-    return Command(label, _continued([flag for flag in flags.values() if flag]))
+    return Command(label, _continued([*(flag for flag in flags.values() if flag), *_given(record, _ENGINE_FLAGS)]))
 
 
 def bench_command(record: Mapping[str, Any], settings: Mapping[str, Any], rate: float | None) -> Command:
@@ -51,10 +67,18 @@ def bench_command(record: Mapping[str, Any], settings: Mapping[str, Any], rate: 
         ("--window", _window(record)),
         ("--seed", record.get("seed")),
     ]
-    parts = [("tune", "bench")]
+    parts: list[tuple[str, ...]] = [("tune", "bench")]
     parts += [(option, plain(value)) for option, value in options if value is not None]
+    parts += _given(record, (*_ENGINE_FLAGS, *_ONLY_OURS))
+    if device.get("enforce_eager"):
+        parts.append(("--eager",))
     parts += [("--set", text) for text in assignments(settings)]
     return Command("Measure these settings", _continued(parts))
+
+
+def _given(record: Mapping[str, Any], flags: Sequence[tuple[str, str, str]]) -> list[tuple[str, ...]]:
+    values = [(flag, (record.get(part) or {}).get(name)) for part, name, flag in flags]
+    return [(flag, plain(value)) for flag, value in values if value is not None]
 
 
 def _window(record: Mapping[str, Any]) -> str | None:

@@ -8,6 +8,7 @@ from reports.commands import bench_command, vllm_flags
 from reports.format import count, milliseconds, request_rate, text, token_rate
 from reports.headline import run_headline
 from reports.preemption_view import preemptions_section
+from reports.replicas_view import replicas_table
 from reports.result_rows import MAIN_ROWS, MORE_ROWS, shown
 from reports.sections import (
     CLOSED_LOOP,
@@ -40,7 +41,7 @@ def run_report(record: RunRecord) -> Report:
         subtitle=subtitle(meta),
         headline=run_headline(meta),
         facts=run_facts(meta),
-        commands=(vllm_flags(meta["settings"]),),
+        commands=(vllm_flags(meta["settings"], meta),),
         sections=(
             validity_section(meta),
             attainment_section(meta),
@@ -70,10 +71,10 @@ def run_facts(meta: Mapping[str, Any]) -> tuple[Fact, ...]:
 
 
 def run_tables(record: RunRecord) -> tuple[Table, ...]:
-    """Settings, numbers and latencies of a run, and its classes.
+    """Settings, numbers and latencies of a run, its classes and its replicas.
 
     Raises:
-        UserError: its table of requests is damaged.
+        UserError: one of its tables is damaged.
     """
     meta = record.meta
     summary = meta["summary"]
@@ -81,13 +82,13 @@ def run_tables(record: RunRecord) -> tuple[Table, ...]:
     goodput = request_rate(summary.get("request_goodput"))
     main = tuple((row.name, row.write(row.read(summary))) for row in shown(MAIN_ROWS, [summary]))
     more = tuple((row.name, row.write(row.read(summary))) for row in shown(MORE_ROWS, [summary]))
-    classes = classes_table(record)
+    parts = (classes_table(record), replicas_table(record))
     return (
         *settings_tables([("Value", meta["settings"])]),
         Table(("Result", "Value"), (("Offered rate", rate), ("Goodput", goodput), *main), numeric=frozenset((1,))),
         Table(("More results", "Value"), more, numeric=frozenset((1,)), essential=False),
         latency_table(summary),
-        *([classes] if classes else []),
+        *(table for table in parts if table is not None),
     )
 
 

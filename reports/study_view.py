@@ -111,7 +111,7 @@ def recommended_commands(folder: StudyFolder) -> tuple[Command, ...]:
     side = recommended(folder)
     if side is None:
         return ()
-    return bench_command(folder.study, side.settings, side.rate), vllm_flags(side.settings)
+    return bench_command(folder.study, side.settings, side.rate), vllm_flags(side.settings, folder.study)
 
 
 def attainment_section(folder: StudyFolder) -> Section:

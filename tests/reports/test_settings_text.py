@@ -87,11 +87,23 @@ def test_a_command_names_the_tuned_settings_and_those_that_were_changed():
 
 
 def test_settings_that_vllm_lacks_are_named_beside_its_flags():
-    plain = vllm_flags(ENGINE_DEFAULTS)
+    plain = vllm_flags(ENGINE_DEFAULTS, {})
     assert plain.label == "These settings as vLLM flags"
     settings = ENGINE_DEFAULTS | {"policy": "sjf", "aging": 4.0, "swap_space": 1 << 30, "enable_prefix_caching": False}
-    without = vllm_flags(settings)
+    without = vllm_flags(settings, {})
     assert without.label == "These settings as vLLM flags, without policy, aging, swap_space: vLLM has no flag for that"
     assert "--scheduling-policy" not in without.text
     assert "--no-enable-prefix-caching" in without.text
-    assert "--scheduling-policy priority" in vllm_flags(ENGINE_DEFAULTS | {"policy": "priority"}).text
+    assert "--scheduling-policy priority" in vllm_flags(ENGINE_DEFAULTS | {"policy": "priority"}, {}).text
+
+
+def test_the_engines_own_options_are_in_both_commands_where_they_are_not_the_default():
+    model = {"name": "m", "dtype": "bfloat16", "kv_cache_dtype": "fp8"}
+    device = {"name": "L4", "data_parallel_size": 2, "router": "least_kv", "enforce_eager": True}
+    ours = bench_command({"model": model, "device": device}, ENGINE_DEFAULTS, 2.0).text
+    for words in ("--kv-cache-dtype fp8", "--data-parallel-size 2", "--router least_kv", "--eager"):
+        assert words in ours
+    theirs = vllm_flags(ENGINE_DEFAULTS, {"model": model, "device": device}).text
+    assert "--kv-cache-dtype fp8" in theirs
+    assert "--data-parallel-size 2" in theirs
+    assert "--router" not in theirs

@@ -152,7 +152,7 @@ def test_a_name_like_no_other_is_refused_with_the_known_ones() -> None:
 
 @given(SETTINGS)
 def test_the_catalogue_and_the_reports_agree_on_what_vllm_has(settings: Settings) -> None:
-    label = vllm_flags(settings.to_dict()).label
+    label = vllm_flags(settings.to_dict(), {}).label
     left_out = set(label.partition("without ")[2].partition(":")[0].split(", ")) - {""}
     changed = {name for name in NAMES if getattr(settings, name) != getattr(Settings(), name)}
     # vLLM has the option, and two of its values.

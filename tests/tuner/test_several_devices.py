@@ -7,6 +7,7 @@ import pytest
 
 from engine.errors import UserError
 from reports.build import write_reports
+from reports.replicas_view import replicas_table
 from tuner.arguments import TuneArguments
 from tuner.baseline.record import options_of
 from tuner.cli.profile import run_profile
@@ -65,6 +66,32 @@ def test_a_run_says_which_replica_did_what_and_how_many_there_were(tmp_path: Pat
     assert run.meta["device"]["router"] == "round_robin"
     assert options_of(run.meta).data_parallel_size == 4
     assert all(file.stat().st_size for file in write_reports(folder))
+
+
+def test_the_report_of_a_run_has_a_table_of_its_replicas_whose_parts_add_up(tmp_path: Path) -> None:
+    measured = measure("least_in_flight", UNEVEN, 2.0, 1)
+    run = RunRecord.load(write_run(tmp_path / "run", measured.meta, measured.requests, measured.iterations))
+    table = replicas_table(run)
+    assert table is not None
+    assert table.headers == ("By replica", "0", "1", "2", "3")
+    rows = {name: values for name, *values in table.rows}
+    summary = run.meta["summary"]
+    assert sum(map(int, rows["Requests"])) == run.meta["window"]["requests"]
+    assert sum(map(int, rows["Good requests"])) == summary["good_requests"]
+    assert sum(float(text.split()[0]) for text in rows["Output tokens"]) == pytest.approx(
+        summary["output_throughput"], rel=0.01
+    )
+    idle = [float(text.removesuffix("%")) for text in rows["Device idle"]]
+    assert sum(idle) / 4 == pytest.approx(100 * summary["device_idle_share"], abs=0.1)
+    assert any("By replica" in file.read_text(encoding="utf-8") for file in write_reports(run.path))
+
+
+def test_a_run_of_one_engine_has_no_such_table(tmp_path: Path) -> None:
+    measured = BundledTarget(TargetOptions(MODEL, CARD), load_spec("chat", UNEVEN), Settings()).measure(
+        Settings(), Load(0.5, 1, 2, 10), None
+    )
+    run = RunRecord.load(write_run(tmp_path / "run", measured.meta, measured.requests, measured.iterations))
+    assert replicas_table(run) is None
 
 
 def test_waits_add_up_to_the_time_until_admission_on_each_replica() -> None:
