@@ -18,6 +18,8 @@ Floats = NDArray[np.float64]
 MAX_POINTS = 600
 # The ratio of two sums is noise over single steps, which are often all decode; it gets wider bins.
 MAX_RATIO_POINTS = 60
+# A replica that has work begins its next step within this time.
+_BETWEEN_STEPS_NS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +33,7 @@ class TraceChart:
         ratio_t_s, ratio: prefill tokens per decode token, sum over sum in bins of `steps_per_ratio_point` steps;
             NaN where a bin decoded nothing.
         kv_mean_percent, kv_max_percent: share of the KV blocks in use, over the bin.
-        running, waiting: means over the bin.
+        running, waiting: means over the bin. Like the blocks, of all replicas together.
         recompute_preemptions, swap_preemptions: counted since the first step, at the bin's end.
         swap_out_mib_s, swap_in_mib_s: traffic to and from host memory over the bin, MiB/s.
         window_s: the measured part, None when unknown.
@@ -98,8 +100,9 @@ def trace_chart(label: str, iterations: "pd.DataFrame", window: Mapping[str, Any
     def counted(values: Floats) -> Floats:
         return np.cumsum(np.add.reduceat(values, starts))
 
-    blocks = column["kv_blocks_total"]
-    kv_percent = 100 * np.divide(column["kv_blocks_used"], blocks, out=np.zeros(n), where=blocks > 0)
+    used, running, waiting = (over_replicas(column, name) for name in ("kv_blocks_used", "running", "waiting"))
+    blocks = column["kv_blocks_total"] * len(_replicas(column))
+    kv_percent = 100 * np.divide(used, blocks, out=np.zeros(n), where=blocks > 0)
     prefill = np.add.reduceat(column["prefill_tokens"], ratio_starts)
     decode = np.add.reduceat(column["decode_tokens"], ratio_starts)
     return TraceChart(
@@ -113,14 +116,44 @@ def trace_chart(label: str, iterations: "pd.DataFrame", window: Mapping[str, Any
         ratio=np.divide(prefill, decode, out=np.full(len(prefill), np.nan), where=decode > 0),
         kv_mean_percent=mean(kv_percent),
         kv_max_percent=np.maximum.reduceat(kv_percent, starts),
-        running=mean(column["running"]),
-        waiting=mean(column["waiting"]),
+        running=mean(running),
+        waiting=mean(waiting),
         recompute_preemptions=counted(column["preemptions_recompute"]),
         swap_preemptions=counted(column["preemptions_swap"]),
         swap_out_mib_s=mib_per_s(column["swapped_out_bytes"]),
         swap_in_mib_s=mib_per_s(column["swapped_in_bytes"]),
         window_s=None if window is None else seconds_since(origin, window),
     )
+
+
+def over_replicas(column: Mapping[str, Floats], name: str) -> Floats:
+    """A number of the engine's state at the start of each step, summed over all replicas.
+
+    What a step says of its replica holds until that replica's next one, or until its end where none follows at once.
+
+    Args:
+        column: of a run's steps, in the order of their starts.
+    """
+    replicas = _replicas(column)
+    if len(replicas) == 1:
+        return column[name]
+    starts, total = column["t_start"], np.zeros(len(column["t_start"]))
+    for replica in replicas:
+        own = np.flatnonzero(column["replica"] == replica)
+        ends = column["t_end"][own]
+        following = np.append(starts[own[1:]], np.inf)
+        until = np.where(following - ends <= _BETWEEN_STEPS_NS, following, ends)
+        latest = np.searchsorted(starts[own], starts, side="right") - 1
+        known = latest >= 0
+        known[known] = starts[known] < until[latest[known]]
+        total[known] += column[name][own[latest[known]]]
+    return total
+
+
+def _replicas(column: Mapping[str, Floats]) -> Floats:
+    """Their numbers; a run of one engine has none, which stands for one."""
+    numbers = column.get("replica")
+    return np.zeros(1) if numbers is None or np.isnan(numbers).all() else np.unique(numbers)
 
 
 def bin_lengths_s(iterations: "pd.DataFrame", starts: NDArray[np.int64]) -> Floats:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from reports.charts import MAX_CURVE_POINTS, importance_chart, latency_charts, trial_chart
-from reports.trace_chart import MAX_POINTS, trace_chart
+from reports.trace_chart import MAX_POINTS, over_replicas, trace_chart
 from workloads.records import RequestRecord
 
 
@@ -134,3 +134,16 @@ def test_importance_is_sorted_and_absent_when_unknown():
     assert chart is not None
     assert chart.parameters == ("b", "a")
     assert importance_chart({}) is None
+
+
+def test_what_replicas_have_is_added_up_while_it_holds():
+    ms = 1e6
+    column = {
+        "replica": np.array([0.0, 1.0, 0.0, 1.0, 0.0]),
+        "t_start": np.array([0.0, 5.0, 10.0, 60.0, 100.0]) * ms,
+        # Replica 1 rests from 20 to 60, replica 0 from 50 to 100; from 10 to 10 lies only the end of a step.
+        "t_end": np.array([10.0, 20.0, 50.0, 120.0, 110.0]) * ms,
+        "running": np.array([1.0, 10.0, 2.0, 20.0, 3.0]),
+    }
+    assert over_replicas(column, "running").tolist() == [1, 11, 12, 20, 23]
+    assert over_replicas({"running": column["running"]}, "running").tolist() == [1, 10, 2, 20, 3]
