@@ -72,7 +72,9 @@ def fit_step_times(shape: StepShape, seconds: "np.ndarray") -> StepTimes:
     if len(seconds) < ENOUGH_STEPS:
         raise UserError(f"{len(seconds)} steps are too few to learn from: give runs with at least {ENOUGH_STEPS}")
     terms = np.stack([np.asarray(term, dtype=np.float64) for term in shape.terms()], axis=1)
-    scale = np.maximum(terms.max(axis=0), 1e-300)
+    largest = terms.max(axis=0)
+    seen = largest > 0
+    scale = np.where(seen, largest, 1.0)
     relative = terms / scale / seconds[:, None]
     trust = np.ones(len(seconds))
     weights = np.zeros(terms.shape[1])
@@ -82,6 +84,8 @@ def fit_step_times(shape: StepShape, seconds: "np.ndarray") -> StepTimes:
         # A grain of ridge tells terms apart that the steps seen cannot.
         lower = np.linalg.cholesky(gram + 1e-9 * np.trace(gram) * np.eye(len(gram)))
         weights, _ = nnls(lower.T, np.linalg.solve(lower, target))
+        # Of what no step had there may be a grain left, of which a step that has it would get its full size.
+        weights = np.where(seen, weights, 0.0)
         errors = relative @ weights - 1.0
         usual = 1.4826 * np.median(np.abs(errors - np.median(errors))) + 1e-12
         trust = np.minimum(1.0, _HUBER * usual / np.maximum(np.abs(errors), 1e-12))
