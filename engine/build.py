@@ -114,6 +114,8 @@ def say_where_kernels_are_missing(config: EngineConfig, device: str, say: Callab
 
     if device == "cpu" and config.model.dtype in ("auto", "float32") and (reason := why_not_native()):
         say(f"the CPU computes with torch's own operations, at about half the speed of compiled kernels: {reason}")
+    elif device == "cpu" and config.model.kv_cache_dtype == "fp8" and config.attention_backend == "auto":
+        say("the compiled kernels of the CPU know no KV cache in fp8: attention is torch's own, and slower")
 
 
 def _tensor_parallel(
@@ -170,16 +172,16 @@ def _simulated(config: EngineConfig, source: ModelSource, device: str, max_model
     if learnt is not None:
         return _learnt(config, source, device, learnt, max_model_len)
     card = find_card(device.removeprefix(SIMULATED_PREFIX))
-    bytes_per_element = 4 if config.model.dtype == "float32" else 2
-    kv_cache_dtype = config.model.kv_cache_dtype
-    kv_bytes = DTYPE_BYTES.get(kv_cache_dtype, bytes_per_element)
+    dtype = "bfloat16" if config.model.dtype == "auto" else config.model.dtype
+    kv_cache_dtype = dtype if config.model.kv_cache_dtype == "auto" else config.model.kv_cache_dtype
+    weight_bytes, kv_bytes = DTYPE_BYTES[dtype], DTYPE_BYTES[kv_cache_dtype]
     return SimulatedExecutor(
         source.arch,
-        Roofline(source.arch, card, bytes_per_element=bytes_per_element, kv_bytes_per_element=kv_bytes),
+        Roofline(source.arch, card, bytes_per_element=weight_bytes, kv_bytes_per_element=kv_bytes),
         device_name=device,
         device_memory_bytes=config.device_memory_bytes or int(card.memory_gib * GIB),
         max_model_len=max_model_len,
-        bytes_per_element=bytes_per_element,
+        dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
     )
 
@@ -191,9 +193,10 @@ def _learnt(
         raise UserError(f"device {name!r} was learnt with the model {device.model}, and says nothing of {source.name}")
     if config.model.dtype not in ("auto", device.dtype):
         raise UserError(f"device {name!r} was learnt in {device.dtype}, and says nothing of {config.model.dtype}")
-    if config.model.kv_cache_dtype not in ("auto", device.kv_cache_dtype):
+    kept_in = device.kv_cache_dtype or device.dtype
+    if config.model.kv_cache_dtype not in ("auto", kept_in):
         raise UserError(
-            f"device {name!r} was learnt with a KV cache in {device.kv_cache_dtype}, and says nothing of "
+            f"device {name!r} was learnt with a KV cache in {kept_in}, and says nothing of "
             f"{config.model.kv_cache_dtype}"
         )
     return LearntExecutor(

@@ -182,6 +182,9 @@ def repeat_section(record: Mapping[str, Any], commands: tuple[Command, ...]) -> 
         ("SLO", text(record.get("slo"))),
         ("Model", model_text(record["model"])),
         ("Device", text(device.get("name"))),
+        ("Tensor parallel", text(device.get("tensor_parallel_size"))),
+        ("Replicas", text(device.get("data_parallel_size"))),
+        ("Router", text(device.get("router"))),
         ("Device memory", size(device.get("memory_bytes"))),
         ("Driver", text(device.get("driver"))),
         ("Threads", text(device.get("threads"))),
@@ -222,10 +225,12 @@ def model_text(model: Mapping[str, Any]) -> str:
 
 def subtitle(record: Mapping[str, Any]) -> str:
     """Model, device, workload, date."""
-    workload = record.get("workload") or {}
+    workload, device = record.get("workload") or {}, record.get("device") or {}
+    name, replicas = text(device.get("name")), device.get("data_parallel_size", 1)
     parts = (
         text(record["model"].get("name")),
-        text((record.get("device") or {}).get("name")),
+        # Real devices have their number in the name.
+        f"{replicas} x {name}" if replicas > 1 and name.startswith("sim:") else name,
         text(workload.get("name")),
         text(str(record.get("created") or "")[:10]),
     )

@@ -5,6 +5,9 @@ import mmap
 
 import torch
 
+# bfloat16 reaches as far as float32.
+_LARGEST = {dtype: torch.finfo(dtype).max for dtype in (torch.float16, torch.float8_e4m3fn)}
+
 
 class KVTensors:
     """Keys and values of all layers, `[layers, num_blocks, *page]` each, zero at first.
@@ -41,10 +44,11 @@ class KVTensors:
 
 def to_pages(numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Numbers as the cache keeps them; what is too large becomes the largest, as an infinite key spoils a softmax."""
-    if dtype == numbers.dtype:
-        return numbers
-    largest = torch.finfo(dtype).max
-    return numbers.clamp(-largest, largest).to(dtype) if largest < torch.finfo(numbers.dtype).max else numbers.to(dtype)
+    largest = _LARGEST.get(dtype)
+    if dtype == numbers.dtype or largest is None:
+        return numbers.to(dtype)
+    # In float32, since bfloat16 would round the limit itself up.
+    return numbers.float().clamp(-largest, largest).to(dtype)
 
 
 def as_words(pages: torch.Tensor) -> torch.Tensor:

@@ -50,7 +50,7 @@ class LearntDevice:
         memory, times: see there.
         runs: how many runs it was learnt from.
         tensor_parallel_size: devices that shared the model; memory is each one's.
-        kv_cache_dtype: likewise part of what it ran; nothing for `dtype`.
+        kv_cache_dtype: likewise part of what it ran; None for `dtype`.
     """
 
     name: str
@@ -63,11 +63,7 @@ class LearntDevice:
     times: StepTimes
     runs: int
     tensor_parallel_size: int = 1
-    kv_cache_dtype: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.kv_cache_dtype:
-            object.__setattr__(self, "kv_cache_dtype", self.dtype)
+    kv_cache_dtype: str | None = None
 
     def to_json(self) -> str:
         """The content of its file."""
@@ -125,7 +121,7 @@ class LearntDevice:
                 times=StepTimes.from_dict(values["times"]),
                 runs=int(values["runs"]),
                 tensor_parallel_size=int(values.get("tensor_parallel_size", 1)),
-                kv_cache_dtype=str(values.get("kv_cache_dtype", "")),
+                kv_cache_dtype=values.get("kv_cache_dtype"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"device 'sim:{where}' is damaged ({error!r}): fit it again") from None
@@ -159,10 +155,9 @@ class LearntExecutor(SimulatedExecutor):
             device_name=device_name,
             device_memory_bytes=total,
             max_model_len=max_model_len,
-            bytes_per_element=device.bytes_per_element,
+            dtype=device.dtype,
             kv_cache_dtype=device.kv_cache_dtype,
         )
-        self.dtype = device.dtype
         self._memory = replace(device.memory, total=total)
 
     def profile_memory(self, max_num_batched_tokens: int, max_num_seqs: int) -> MemoryProfile:

@@ -57,8 +57,8 @@ class SimulatedExecutor:
         device_name: for people; they are told that it is simulated.
         device_memory_bytes: the device's total memory.
         max_model_len: longest request in tokens.
-        bytes_per_element: of weights and activations.
-        kv_cache_dtype: as in `ModelConfig`.
+        dtype: of weights and activations, such as `bfloat16`.
+        kv_cache_dtype: of the KV cache; None for the same.
     """
 
     simulated = True
@@ -73,19 +73,18 @@ class SimulatedExecutor:
         device_name: str,
         device_memory_bytes: int,
         max_model_len: int,
-        bytes_per_element: int = 2,
-        kv_cache_dtype: str = "auto",
+        dtype: str = "bfloat16",
+        kv_cache_dtype: str | None = None,
     ) -> None:
         self.clock = VirtualClock()
         self.arch = arch
         self.device_name = device_name
         self.max_model_len = max_model_len
         self.vocab_size = arch.vocab_size
-        self.dtype = "float32" if bytes_per_element == 4 else "bfloat16"
-        self.kv_cache_dtype = self.dtype if kv_cache_dtype == "auto" else kv_cache_dtype
+        self.dtype, self.kv_cache_dtype = dtype, kv_cache_dtype or dtype
         self._step_time = step_time
         self._device_memory_bytes = device_memory_bytes
-        self._bytes_per_element = bytes_per_element
+        self._bytes_per_element = DTYPE_BYTES[dtype]
         self._block_size = 0
         self._num_swap_blocks = 0
 

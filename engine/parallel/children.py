@@ -15,6 +15,9 @@ from engine.errors import KVCacheTooSmall, OutOfDeviceMemory, SwapSpaceTooSmall,
 
 # How long a process may take to end by itself before it is made to.
 GRACE_S = 5.0
+# How long to wait for news that ought to be on its way: a process that is gone closes its connections a moment before
+# anyone can tell how it ended.
+NEWS_S = 5.0
 
 _KEPT = (UserError, KVCacheTooSmall, SwapSpaceTooSmall, OutOfDeviceMemory)
 

@@ -161,7 +161,7 @@ class ProcessReplicas:
         if request_id not in self._where:
             return False
         member, ticket = self._where.pop(request_id)
-        member.abort(ticket, self.clock.now_ns())
+        member.abort(ticket, self.clock.now_ns(), self._cache.block_size)
         return True
 
     def step(self) -> tuple[list[TokenEvent], IterationRecord | None]:

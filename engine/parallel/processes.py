@@ -9,10 +9,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from engine.errors import RankFailed
-from engine.parallel.children import GRACE_S, Child, Failure, join_children, kill_children, start_child
+from engine.parallel.children import GRACE_S, NEWS_S, Child, Failure, join_children, kill_children, start_child
 
-# A process that is gone closes its connections a moment before anyone can tell how it ended.
-_NEWS_S = 5.0
 _SETTLE_S = 0.2
 _POLL_S = 1.0
 
@@ -101,7 +99,7 @@ class RankProcesses:
     def loss_behind(self) -> RankFailed | None:
         """The loss of a rank, which may explain an error here; None when all are well. Waits a moment for the news."""
         self._busy_since_s = None
-        return self._explain() if self._lost.wait(_NEWS_S) else None
+        return self._explain() if self._lost.wait(NEWS_S) else None
 
     def close(self) -> None:
         """End all processes: those that listen by themselves, the others by force."""
@@ -136,7 +134,7 @@ class RankProcesses:
             return
 
     def _raise_loss(self) -> None:
-        self._lost.wait(_NEWS_S)
+        self._lost.wait(NEWS_S)
         raise self._explain()
 
     def _explain(self) -> RankFailed:

@@ -10,13 +10,10 @@ from itertools import count
 from typing import Any, NoReturn
 
 from engine.errors import ReplicaFailed
-from engine.parallel.children import GRACE_S, Failure, join_children, kill_children
+from engine.parallel.children import GRACE_S, NEWS_S, Failure, join_children, kill_children
 from engine.parallel.replica_handle import Heard, ReplicaHandle
 from engine.parallel.replica_messages import Answer, ShedNews, StepNews
 from engine.parallel.replica_process import ReplicaTask
-
-# A process that is gone closes its connection a moment before anyone can tell how it ended.
-_NEWS_S = 5.0
 
 
 class ReplicaGroup:
@@ -50,7 +47,7 @@ class ReplicaGroup:
         try:
             for task in tasks:
                 self.members.append(ReplicaHandle(task, self._heard))
-            loaded = self._values(self.members, self._collect(self.members, number=0, timeout_s=None))
+            loaded = self._values(self.members, self._await_loading())
         except BaseException:
             self._end.detach()
             _end(self.members, grace_s=0.0)
@@ -81,7 +78,7 @@ class ReplicaGroup:
         number = next(self._commands)
         for member in members:
             member.tell(name, *arguments, number=number)
-        return self._collect(members, number, self._timeout_s)
+        return self._collect(members, number)
 
     def news(self, patience_s: float, silence_s: float) -> tuple[ReplicaHandle, StepNews | ShedNews] | None:
         """What is heard next of steps and requests; None when it is nothing for a moment.
@@ -99,7 +96,7 @@ class ReplicaGroup:
             oldest_s = time.monotonic() - self._timeout_s - silence_s
             silent = next((m for m in self.members if m.live and m.heard_at_s < oldest_s), None)
             if silent is not None:
-                self._lose(silent, is_silent=True)
+                self._give_up(silent)
             return None
         number, news = heard
         member = self.members[number]
@@ -132,14 +129,34 @@ class ReplicaGroup:
         """End all processes: those that listen by themselves, the others by force."""
         self._end()
 
-    def _collect(self, members: Sequence[ReplicaHandle], number: int, timeout_s: float | None) -> list[Any | Failure]:
-        """Wait for the answers to a command, and keep what else is heard meanwhile."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    def _await_loading(self) -> list[Any | Failure | None]:
+        """The first answers. They may take long; but once a replica has failed, the others have only a moment to say
+        that they have too, and those that say nothing have None."""
+        deadline_s = None
         answers: dict[int, Any | Failure] = {}
-        while len(answers) < len(members):
+        while len(answers) < len(self.members):
             heard = self._listen(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
             if heard is None:
-                self._lose(next(m for m in members if m.number not in answers), is_silent=True)
+                break
+            replica, news = heard
+            if isinstance(news, Answer):
+                answers[replica] = news.value
+                if deadline_s is None and isinstance(news.value, Failure):
+                    deadline_s = time.monotonic() + NEWS_S
+            elif deadline_s is None and replica not in answers:
+                self._lose(self.members[replica])
+            else:
+                self._kept.append(heard)
+        return [answers.get(member.number) for member in self.members]
+
+    def _collect(self, members: Sequence[ReplicaHandle], number: int) -> list[Any | Failure]:
+        """Wait for the answers to a command, and keep what else is heard meanwhile."""
+        deadline_s = time.monotonic() + self._timeout_s
+        answers: dict[int, Any | Failure] = {}
+        while len(answers) < len(members):
+            heard = self._listen(max(0.0, deadline_s - time.monotonic()))
+            if heard is None:
+                self._give_up(next(m for m in members if m.number not in answers))
             replica, news = heard
             if isinstance(news, Answer):
                 if news.number == number:
@@ -167,16 +184,21 @@ class ReplicaGroup:
             return heard
         return None
 
-    def _lose(self, member: ReplicaHandle, *, is_silent: bool = False) -> NoReturn:
+    def _lose(self, member: ReplicaHandle) -> NoReturn:
+        """A replica is gone."""
         child = member.child
-        if is_silent:
-            text = f"{child.name} did not answer within {self._timeout_s:g} s, so it was ended: it may hang"
-        else:
-            child.process.join(_NEWS_S)
-            words = [news for number, news in self._kept if number == member.number and isinstance(news, Failure)]
-            # Whoever ends by itself has said why.
-            by_itself = words and (child.process.exitcode or 0) > 0
-            text = f"{child.name} failed: {words[-1].kind}: {words[-1].text}" if by_itself else child.death
+        child.process.join(NEWS_S)
+        words = [news for number, news in self._kept if number == member.number and isinstance(news, Failure)]
+        # Whoever ends by itself has said why.
+        by_itself = words and (child.process.exitcode or 0) > 0
+        self._fail(f"{child.name} failed: {words[-1].kind}: {words[-1].text}" if by_itself else child.death)
+
+    def _give_up(self, member: ReplicaHandle) -> NoReturn:
+        """A replica is there, but says nothing."""
+        self._fail(f"{member.child.name} did not answer within {self._timeout_s:g} s, so it was ended: it may hang")
+
+    def _fail(self, text: str) -> NoReturn:
+        """End all replicas; from now on every call fails with this text."""
         self._loss = ReplicaFailed(text)
         kill_children([m.child for m in self.members])
         raise ReplicaFailed(text)

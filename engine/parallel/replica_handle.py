@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from engine.parallel.children import Child, start_child
-from engine.parallel.replica_messages import Command, Device, NewRequest, News, ShedNews, Sizes, StepNews, send
+from engine.parallel.replica_messages import Command, Device, NewRequest, News, ShedNews, Sizes, StepNews, pack
 from engine.parallel.replica_process import ReplicaTask, serve_replica
 from engine.parallel.routing import Routed
 from engine.request import FinishReason, Request, RequestEvent, RequestStatus
@@ -17,9 +17,13 @@ from engine.scheduler.plan import TokenEvent
 Heard = tuple[int, News | None]
 """Number of a replica and what it said; None when it is gone."""
 
+_END = pack(None)
+
 
 class ReplicaHandle(Routed[int]):
     """One replica, its requests by their tickets. They are kept up to date by what it says of them.
+
+    Threads talk to it and listen to it, so that whoever uses this never waits for a replica that does not read.
 
     Args:
         heard: where a thread of this process leaves all it says, so that it never waits to be heard.
@@ -36,13 +40,14 @@ class ReplicaHandle(Routed[int]):
         super().__init__(task.number)
         self.heard_at_s = time.monotonic()
         self.child: Child = start_child(f"replica {task.number}", serve_replica, task)
-        listener = (task.number, self.child.connection, heard)
+        self._outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        sender, listener = (self.child.connection, self._outbox), (task.number, self.child.connection, heard)
+        threading.Thread(target=_send, args=sender, name=f"{self.child.role} sender", daemon=True).start()
         threading.Thread(target=_listen, args=listener, name=f"{self.child.role} listener", daemon=True).start()
 
     def tell(self, name: str, *arguments: Any, number: int = 0) -> None:
         """Send a command. A replica that is gone gets none, which is heard soon enough."""
-        with suppress(OSError):
-            send(self.child.connection, Command(name, arguments, number))
+        self._outbox.put(pack(Command(name, arguments, number)))
 
     def add(self, ticket: int, request: Request) -> None:
         """Send it a request."""
@@ -53,17 +58,21 @@ class ReplicaHandle(Routed[int]):
 
     def end(self) -> None:
         """Tell it to end, once the step under way is done."""
-        with suppress(OSError):
-            send(self.child.connection, None)
+        self._outbox.put(_END)
 
-    def abort(self, ticket: int, now_ns: int) -> None:
+    def abort(self, ticket: int, now_ns: int, block_size: int) -> None:
         """End a request here, and send word. Nothing more is told of it."""
         request = self.live.pop(ticket)
-        held = request.history[-1].blocks if request.status is RequestStatus.RUNNING else 0
+        self.tell("abort", request.request_id)
+        if request.is_finished:  # there, as it has said; only the event is on its way
+            return
+        held = 0
+        if request.status is RequestStatus.RUNNING:
+            # Its history has the blocks of its last chunk; those that decoding took since follow from its tokens.
+            held = max(request.history[-1].blocks, -(-request.num_computed_tokens // block_size))
         request.status, request.finish_reason = RequestStatus.FINISHED, FinishReason.ABORT
         end = RequestEvent(now_ns, "finished", request.num_output_tokens, held, FinishReason.ABORT)
         request.history.append(end)
-        self.tell("abort", request.request_id)
 
     def take_in(self, news: StepNews) -> list[TokenEvent]:
         """What a step has brought to the requests that are still there."""
@@ -77,7 +86,9 @@ class ReplicaHandle(Routed[int]):
             request = live.get(ticket)
             if request is None:
                 continue
-            request.token_ids += token_ids
+            if token_ids:
+                request.token_ids += token_ids
+                request.num_computed_tokens = len(request.token_ids) - 1
             if finish_reason is not None:
                 del live[ticket]
             events.append(TokenEvent(request.request_id, token_ids, time_ns, finish_reason))
@@ -91,6 +102,15 @@ class ReplicaHandle(Routed[int]):
             return []
         request.status, request.finish_reason, request.shed = RequestStatus.FINISHED, FinishReason.SHED, news.error()
         return [TokenEvent(request.request_id, (), news.time_ns, FinishReason.SHED)]
+
+
+def _send(connection: Connection, outbox: "queue.SimpleQueue[bytes]") -> None:
+    """Send what is to be told until that is the end, or nobody is there."""
+    with suppress(OSError):
+        message = b""
+        while message is not _END:
+            message = outbox.get()
+            connection.send_bytes(message)
 
 
 def _listen(number: int, connection: Connection, heard: "queue.SimpleQueue[Heard]") -> None:

@@ -69,6 +69,7 @@ class Change(NamedTuple):
     events: list[RequestEvent]
     status: RequestStatus
     finish_reason: FinishReason | None
+    num_computed_tokens: int
     num_cached_tokens: int
     num_preemptions: int
     num_swaps: int
@@ -82,6 +83,7 @@ class Change(NamedTuple):
             request.history[events_told:],
             request.status,
             request.finish_reason,
+            request.num_computed_tokens,
             request.num_cached_tokens,
             request.num_preemptions,
             request.num_swaps,
@@ -92,7 +94,7 @@ class Change(NamedTuple):
         """Bring the request that the other side has up to date."""
         request.history += self.events
         request.status, request.finish_reason = self.status, self.finish_reason
-        request.num_cached_tokens = self.num_cached_tokens
+        request.num_computed_tokens, request.num_cached_tokens = self.num_computed_tokens, self.num_cached_tokens
         request.num_preemptions, request.num_swaps = self.num_preemptions, self.num_swaps
         request.num_recomputed_tokens = self.num_recomputed_tokens
 
@@ -161,7 +163,12 @@ def send(connection: Connection, message: Command | News | None) -> None:
     Raises:
         OSError: nobody is there.
     """
-    connection.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+    connection.send_bytes(pack(message))
+
+
+def pack(message: Command | News | None) -> bytes:
+    """What `send` says, for whoever sends it later."""
+    return pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def device_of(executor: Executor, threads: int) -> Device:

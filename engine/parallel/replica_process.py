@@ -134,6 +134,8 @@ class Replica:
         self._connection = connection
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._live: dict[str, _Live] = {}
+        # Of requests that were aborted after they had ended by themselves, and before the engine's event of that.
+        self._unheard_ends: set[str] = set()
         self._has_failed = False
         threading.Thread(target=_listen, args=(connection, self._commands), name="listener", daemon=True).start()
 
@@ -177,10 +179,14 @@ class Replica:
             # Only `reset` makes the engine usable again.
             self._has_failed = True
             return self._tell(Failure.of(error))
-        live = self._live
+        live, unheard_ends = self._live, self._unheard_ends
         changes = [one.change() for one in live.values() if one.has_changed]
-        told = [(live[request_id].ticket, tokens, time_ns, why) for request_id, tokens, time_ns, why in events]
-        for request_id, _, _, finish_reason in events:
+        told = []
+        for request_id, tokens, time_ns, finish_reason in events:
+            if unheard_ends and request_id in unheard_ends:  # whoever may have the same id by now has said nothing yet
+                unheard_ends.discard(request_id)
+                continue
+            told.append((live[request_id].ticket, tokens, time_ns, finish_reason))
             if finish_reason is not None:
                 del live[request_id]
         return self._tell(StepNews(told, changes, replace(record, replica=self._number)))
@@ -206,7 +212,9 @@ class Replica:
 
     def abort(self, request_id: str) -> None:
         """End a request; nothing is said when it is not there, as it may have ended meanwhile."""
-        self._live.pop(request_id, None)
+        one = self._live.pop(request_id, None)
+        if one is not None and one.request.is_finished:
+            self._unheard_ends.add(request_id)
         if not self._has_failed:  # else `reset` ends all
             self._engine.abort(request_id)
 
@@ -222,6 +230,7 @@ class Replica:
         """See `Engine.reset`."""
         self._engine.reset()
         self._live.clear()
+        self._unheard_ends.clear()
         self._has_failed = False
         gc.collect()
 

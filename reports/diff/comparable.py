@@ -12,7 +12,7 @@ ALLOWED = ("model", "device", "workload", "rate", "load", "slo", "simulated")
 """What `--allow` may name: the parts in which sides have to agree."""
 
 _MODEL = ("name", "dtype", "kv_cache_dtype")
-_DEVICE = ("name", "kind", "memory_bytes")
+_DEVICE = ("name", "kind", "memory_bytes", "tensor_parallel_size", "data_parallel_size", "router")
 # How fast a simulated device computes is no matter of the machine that plays it.
 _REAL_DEVICE = ("threads",)
 _MACHINE = ("cpu", "cpu_count")

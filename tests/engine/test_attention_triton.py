@@ -51,6 +51,17 @@ def test_a_cache_of_other_numbers_equals_the_reference(dtype: torch.dtype, kv_dt
     assert_equals_reference(Case(spec(6, 2, 96, None, dtype, kv_dtype), 16, MIXED, seed=6))
 
 
+@pytest.mark.parametrize(("kept", "largest"), [(torch.float16, 65504.0), (torch.float8_e4m3fn, 448.0)])
+def test_a_key_that_is_too_large_for_the_cache_becomes_the_largest(kept: torch.dtype, largest: float) -> None:
+    step = Step(Case(spec(2, 2, 64, None, torch.float32, kept), 16, [(0, 5)], seed=8))
+    step.key = step.key.clone()
+    step.key[2, 0, :4] = torch.tensor([1e5, -1e5, largest, -largest])
+    _, kv = step.run(make_attention("triton", step.case.spec))
+    slot = int(step.metadata.slot_mapping[2])
+    written = kv.keys[0, slot // 16, 0, slot % 16, :4].float().cpu()
+    assert written.tolist() == [largest, -largest, largest, -largest]
+
+
 @pytest.mark.parametrize("window", [1, 40, 200])
 def test_a_sliding_window_equals_the_reference(window: int) -> None:
     assert_equals_reference(Case(spec(4, 2, 64, window), 16, MIXED, seed=2))

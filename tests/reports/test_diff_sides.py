@@ -178,6 +178,14 @@ def test_another_kv_cache_is_another_model() -> None:
         require_comparable(found)
 
 
+def test_another_router_is_another_device() -> None:
+    pair = [side(device=DEVICE | {"data_parallel_size": 2, "router": name}) for name in ("round_robin", "least_kv")]
+    with pytest.raises(UserError, match=r"device.router: round_robin against least_kv.*--allow device"):
+        require_comparable(differences(*pair))
+    with pytest.raises(UserError, match=r"device.data_parallel_size: none against 2"):
+        require_comparable(differences(side(), pair[0]))
+
+
 def test_every_difference_is_named_at_once() -> None:
     change = CHANGES["model"][0] | CHANGES["rate"][0]
     with pytest.raises(UserError, match=r"model.dtype.*rate.*--allow model,rate"):

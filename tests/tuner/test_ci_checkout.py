@@ -110,3 +110,20 @@ def test_settings_reach_the_other_process_as_they_are(make_checkout: MakeCheckou
     settings = Settings(batching="dynamic", max_queue_delay=0.0, aging=0.125, policy="sjf", swap_space=12345)
     words = make_checkout("")._bench(settings, LOAD, None, Path("w.yaml"))
     assert Settings().override(words[i + 1] for i, word in enumerate(words) if word == "--set") == settings
+
+
+def test_the_engines_own_options_reach_the_other_process(tmp_path: Path) -> None:
+    changed = {
+        "kv_cache_dtype": "fp8", "attention_backend": "reference", "enforce_eager": True,
+        "max_cudagraph_capture_size": 64, "data_parallel_size": 2, "router": "least_kv",
+    }  # fmt: skip
+    _package(tmp_path)
+    (tmp_path / "tuner" / "settings.py").write_text(f"NAMES = {NAMES!r}\n")
+    (tmp_path / "tuner" / "cli" / "main.py").write_text("")
+    target = CheckoutTarget(tmp_path, replace(OPTIONS, **changed), SPEC)  # type: ignore[arg-type]
+    words = " ".join(target._bench(SEATS, LOAD, None, Path("w.yaml")))
+    for name, value in changed.items():
+        option = f"--{name.replace('_', '-')}"
+        assert (option if value is True else f"{option} {value}") in words
+    plain = " ".join(CheckoutTarget(tmp_path, OPTIONS, SPEC)._bench(SEATS, LOAD, None, Path("w.yaml")))
+    assert not any(f"--{name.replace('_', '-')}" in plain for name in changed)

@@ -115,6 +115,9 @@ class CheckoutTarget:
 
     def _bench(self, settings: Settings, load: Load, slo: Slo | None, workload: Path) -> list[str]:
         options = self._options
+        engine = options.several_devices() | options.launching()
+        if options.attention_backend != "auto":
+            engine["attention_backend"] = options.attention_backend
         given = {
             "--model": options.model,
             "--device": options.device,
@@ -123,7 +126,7 @@ class CheckoutTarget:
             "--kv-cache-dtype": None if options.kv_cache_dtype == "auto" else options.kv_cache_dtype,
             "--max-model-len": options.max_model_len,
             "--device-memory": None if options.device_memory_bytes is None else _bytes(options.device_memory_bytes),
-            **{f"--{name.replace('_', '-')}": value for name, value in options.several_devices().items()},
+            **{f"--{name.replace('_', '-')}": value for name, value in engine.items() if value is not True},
             "--workload": workload,
             "--rate": load.rate,
             "--slo": slo,
@@ -133,6 +136,7 @@ class CheckoutTarget:
             "--seed": load.seed,
         }
         words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+        words += [f"--{name.replace('_', '-')}" for name, value in engine.items() if value is True]
         return ["bench", *words, *(word for text in self._assignments(settings) for word in ("--set", text))]
 
     def _assignments(self, settings: Settings) -> list[str]:

@@ -263,8 +263,9 @@ def _say_what(runner: Runner) -> None:
     tokens = target.engine.num_blocks * target.engine.cache_config.block_size
     say = runner.display.say
     say(f"{target.source.name} on {target.executor.device_name}{simulated}, workload {target.spec.name}")
+    each = " each" if target.options.data_parallel_size > 1 or target.options.tensor_parallel_size > 1 else ""
     say(
-        f"memory {memory.total / GIB:.1f} GiB: weights {memory.weights / GIB:.2f}, activations "
+        f"memory{each} {memory.total / GIB:.1f} GiB: weights {memory.weights / GIB:.2f}, activations "
         f"{memory.peak_activation / GIB:.2f}, KV cache {memory.kv_bytes / GIB:.2f} GiB = {tokens} tokens"
     )
     if taken_over := warm_start_text(runner.store.record.get("warm_start")):

@@ -210,7 +210,7 @@ def learn_device(runs: Iterable["RunRecord"], earlier: Iterable["RunRecord"] = (
         times=times,
         runs=len(records),
         tensor_parallel_size=device.get("tensor_parallel_size", 1),
-        kv_cache_dtype=model.get("kv_cache_dtype", ""),
+        kv_cache_dtype=model.get("kv_cache_dtype"),
     )
 
 
