@@ -34,8 +34,8 @@ _OUT_OF_MEMORY = (
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
 
-# Processes that share the host's memory with this one, itself included; see `share_host`.
-_sharers = 1
+# What this process may take of the host's memory in all; see `share_host`.
+_share_bytes: int | None = None
 
 
 def resolve_device(name: str) -> torch.device:
@@ -113,10 +113,19 @@ def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tenso
     return list(flat.to(device, non_blocking=True).split(lengths))
 
 
-def share_host(processes: int) -> None:
-    """This process is one of so many that are alike: from now on each counts on its share of what is available."""
-    global _sharers
-    _sharers = processes
+def share_host(share_bytes: int) -> None:
+    """From now on this process counts on no more of the host's memory than that, with what it has taken already.
+
+    Several that are alike have the same, whichever of them looks first, where what is available would shrink for those
+    that look later.
+    """
+    global _share_bytes
+    _share_bytes = share_bytes
+
+
+def host_in_words() -> str:
+    """What the memory is that `available_host_bytes` speaks of."""
+    return "the host" if _share_bytes is None else "its share of the host"
 
 
 def available_host_bytes() -> int:
@@ -128,7 +137,9 @@ def available_host_bytes() -> int:
         stat = dict(line.split() for line in _lines("/sys/fs/cgroup/memory.stat"))
         reclaimable = int(stat.get("inactive_file", 0))
         available = min(available, max(int(limit[0]) - int(used[0]) + reclaimable, 0))
-    return available // _sharers
+    if _share_bytes is None:
+        return available
+    return min(available, max(0, _share_bytes - psutil.Process().memory_full_info().uss))
 
 
 @contextmanager

@@ -22,6 +22,7 @@ import torch
 
 from engine.attention.kv_tensors import KVTensors
 from engine.errors import OutOfDeviceMemory
+from engine.executor.device import host_in_words
 from engine.kv_cache.sizing import GIB
 
 # Blocks travel in pieces of this size. On the CPU what is staged should stay in the cache; on a card a piece should
@@ -134,7 +135,7 @@ def require_host_memory(swap_bytes: int, kv_bytes: int, available: int) -> None:
     Args:
         swap_bytes: of the swap space.
         kv_bytes: of a KV cache that is to come from the same memory; 0 on a card.
-        available: what the host has left, in bytes.
+        available: what the host, or this process's share of it, has left, in bytes.
 
     Raises:
         OutOfDeviceMemory: it does not.
@@ -143,7 +144,7 @@ def require_host_memory(swap_bytes: int, kv_bytes: int, available: int) -> None:
         return
     beside = f", and the KV cache takes {kv_bytes / GIB:.2f} GiB of the same memory" if kv_bytes else ""
     raise OutOfDeviceMemory(
-        f"swap_space asks for {swap_bytes / GIB:.2f} GiB, but the host has {available / GIB:.2f} GiB "
+        f"swap_space asks for {swap_bytes / GIB:.2f} GiB, but {host_in_words()} has {available / GIB:.2f} GiB "
         f"available{beside}: {_REMEDY}"
     )
 

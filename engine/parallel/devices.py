@@ -1,5 +1,7 @@
 """Which devices several processes run on, and what each may take of a machine that they share."""
 
+import os
+
 import torch
 
 from engine.errors import UserError
@@ -7,6 +9,9 @@ from engine.executor.device import available_host_bytes, resolve_dtype
 from engine.executor.memory import default_cpu_total
 from engine.model.resolve import ModelSource
 from engine.parallel.sharding import WHOLE, Shard
+
+# Processes that may share a single thread: it is slow, and enough to try it out.
+_ALWAYS = 2
 
 
 def several_devices(option: str, size: int, device: str) -> list[str]:
@@ -20,6 +25,12 @@ def several_devices(option: str, size: int, device: str) -> list[str]:
         UserError: there are not so many, or `device` names a single one.
     """
     if device == "cpu":
+        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if size > max(_ALWAYS, threads):
+            raise UserError(
+                f"{option}={size} is not possible: the CPU has {threads} thread{'' if threads == 1 else 's'}, and each "
+                f"process needs one; choose at most {max(_ALWAYS, threads)}"
+            )
         return ["cpu"] * size
     if device != "cuda":
         raise UserError(

@@ -13,6 +13,7 @@ from engine.build import find_device, say_nothing, say_where_kernels_are_missing
 from engine.clock import WallClock
 from engine.config import CacheConfig, EngineConfig, SchedulerConfig
 from engine.errors import UserError
+from engine.executor.device import available_host_bytes
 from engine.kv_cache.sizing import KVBudget
 from engine.model.resolve import ModelSource
 from engine.parallel.devices import several_devices, share_of_host, share_of_threads
@@ -100,9 +101,9 @@ class ProcessReplicas:
         say(f"loading {source.name} onto {size} x {device}")
         # Here and now, so that not all of them compile at once.
         say_where_kernels_are_missing(config, device, say)
-        threads = share_of_threads(size)
+        threads, host_bytes = share_of_threads(size), available_host_bytes() // size
         configs = [replace(config, device=one, device_memory_bytes=memory_bytes) for one in devices]
-        tasks = [ReplicaTask(i, size, configs[i], source, longest_request, threads) for i in range(size)]
+        tasks = [ReplicaTask(i, host_bytes, configs[i], source, longest_request, threads) for i in range(size)]
         return cls(tasks, router)
 
     @property

@@ -43,7 +43,7 @@ class ReplicaTask:
 
     Attributes:
         number: which one it is.
-        size: how many there are.
+        host_bytes: what it may take of the host's memory.
         config: of its engine; device and memory are its own.
         source: the model.
         longest_request: see `load_executor`.
@@ -51,7 +51,7 @@ class ReplicaTask:
     """
 
     number: int
-    size: int
+    host_bytes: int
     config: EngineConfig
     source: ModelSource
     longest_request: int
@@ -90,7 +90,7 @@ def _load(task: ReplicaTask) -> tuple[Engine, Device]:
     from engine.executor.device import share_host
 
     torch.set_num_threads(task.threads)
-    share_host(task.size)
+    share_host(task.host_bytes)
     config = task.config
     if config.device.startswith("cuda"):
         # Whatever names no card means this one, and takes no memory of another replica's.
@@ -134,8 +134,6 @@ class Replica:
         self._connection = connection
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._live: dict[str, _Live] = {}
-        # Of requests that were aborted after they had ended by themselves, and before the engine's event of that.
-        self._unheard_ends: set[str] = set()
         self._has_failed = False
         threading.Thread(target=_listen, args=(connection, self._commands), name="listener", daemon=True).start()
 
@@ -179,14 +177,16 @@ class Replica:
             # Only `reset` makes the engine usable again.
             self._has_failed = True
             return self._tell(Failure.of(error))
-        live, unheard_ends = self._live, self._unheard_ends
+        live = self._live
         changes = [one.change() for one in live.values() if one.has_changed]
         told = []
         for request_id, tokens, time_ns, finish_reason in events:
-            if unheard_ends and request_id in unheard_ends:  # whoever may have the same id by now has said nothing yet
-                unheard_ends.discard(request_id)
+            one = live.get(request_id)
+            # An end by timeout comes a step after it, and its request may have been aborted meanwhile: then it is gone,
+            # or the id is another's, who goes on.
+            if one is None or (finish_reason is not None and not one.request.is_finished):
                 continue
-            told.append((live[request_id].ticket, tokens, time_ns, finish_reason))
+            told.append((one.ticket, tokens, time_ns, finish_reason))
             if finish_reason is not None:
                 del live[request_id]
         return self._tell(StepNews(told, changes, replace(record, replica=self._number)))
@@ -212,9 +212,7 @@ class Replica:
 
     def abort(self, request_id: str) -> None:
         """End a request; nothing is said when it is not there, as it may have ended meanwhile."""
-        one = self._live.pop(request_id, None)
-        if one is not None and one.request.is_finished:
-            self._unheard_ends.add(request_id)
+        self._live.pop(request_id, None)
         if not self._has_failed:  # else `reset` ends all
             self._engine.abort(request_id)
 
@@ -230,7 +228,6 @@ class Replica:
         """See `Engine.reset`."""
         self._engine.reset()
         self._live.clear()
-        self._unheard_ends.clear()
         self._has_failed = False
         gc.collect()
 

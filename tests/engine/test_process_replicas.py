@@ -1,5 +1,6 @@
 """Replicas in processes of their own: one engine's tokens, ends, refusals and settings."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -11,7 +12,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from engine.config import CacheConfig, SchedulerConfig
 from engine.engine import Engine
-from engine.errors import KVCacheTooSmall, RequestRefused, UserError
+from engine.errors import KVCacheTooSmall, OutOfDeviceMemory, RequestRefused, UserError
 from engine.executor.torch_executor import TorchExecutor
 from engine.model.resolve import ModelSource, resolve_model
 from engine.parallel.process_replicas import ProcessReplicas
@@ -139,10 +140,14 @@ def test_nothing_is_heard_of_an_aborted_request_and_its_id_is_free_at_once(pair:
     first, neighbour = request("a", 30, max_tokens=100), request("b", 30)
     for one in (first, request("elsewhere"), neighbour):
         pair.add_request(one)
-    while not first.num_output_tokens:
+    while first.num_output_tokens < 10:
         pair.step()
     assert pair.abort("a")
     assert not pair.abort("a")
+    # In whole blocks, what its tokens have taken; and that is more than the chunk of its prompt did.
+    held = -(-(first.num_tokens - 1) // 16)
+    assert (first.history[-1].blocks, first.history[-2].blocks) == (held, 2)
+    assert held > 2
     again = request("a", 9)
     pair.add_request(again)
     events, _ = run_to_end(pair)
@@ -152,6 +157,18 @@ def test_nothing_is_heard_of_an_aborted_request_and_its_id_is_free_at_once(pair:
     assert 0 < first.num_output_tokens < 100
     assert neighbour.num_output_tokens == 16
     pair.reconfigure()  # which needs idle replicas
+
+
+def test_an_abort_leaves_the_end_of_a_request_as_its_replica_has_told_it(pair: ProcessReplicas) -> None:
+    late = request("a", max_tokens=100)
+    pair.add_request(late)
+    while not late.num_output_tokens:
+        pair.step()
+    # As with overlap: the event of it would come with the next step.
+    late.status, late.finish_reason, history = RequestStatus.FINISHED, FinishReason.QUEUE_TIMEOUT, list(late.history)
+    assert pair.abort("a")
+    assert (late.finish_reason, late.history) == (FinishReason.QUEUE_TIMEOUT, history)
+    assert not pair.has_work
 
 
 def test_requests_shed_by_their_replica_are_told_with_its_reason(pair: ProcessReplicas) -> None:
@@ -215,6 +232,12 @@ def test_settings_that_cannot_be_leave_the_old_ones_on_all_replicas(pair: Proces
     assert len(run_to_end(pair)[0]) == 16
 
 
+def test_swap_space_is_held_against_the_replicas_share_of_the_host(pair: ProcessReplicas) -> None:
+    scheduler = SchedulerConfig(preemption_mode="swap")
+    with pytest.raises(OutOfDeviceMemory, match=r"^swap_space asks for .* but its share of the host has"):
+        pair.reconfigure(scheduler=scheduler, cache=CacheConfig(num_gpu_blocks_override=14, swap_space=1 << 50))
+
+
 def test_settings_that_one_replica_cannot_have_are_taken_back_on_the_others(
     pair: ProcessReplicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,13 +284,13 @@ def test_a_model_that_does_not_fit_is_refused_as_by_one_engine_and_no_process_is
     source: ModelSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups: list[ReplicaGroup] = []
-    collect = ReplicaGroup._collect
+    await_loading = ReplicaGroup._await_loading
 
-    def noted(self: ReplicaGroup, *arguments: Any, **options: Any) -> Any:
+    def noted(self: ReplicaGroup) -> Any:
         groups.append(self)
-        return collect(self, *arguments, **options)
+        return await_loading(self)
 
-    monkeypatch.setattr(ReplicaGroup, "_collect", noted)
+    monkeypatch.setattr(ReplicaGroup, "_await_loading", noted)
     with pytest.raises(KVCacheTooSmall) as too_small:
         load_replicas(source, cache=CacheConfig(gpu_memory_utilization=0.0001))
     assert not str(too_small.value).startswith("replica")
@@ -281,6 +304,12 @@ def test_more_replicas_than_cards_are_refused(source: ModelSource, monkeypatch: 
         ProcessReplicas.load(config, source, size=2, router="round_robin")
     with pytest.raises(UserError, match=r"data_parallel_size=2 .* 'cuda:0', which is one card: choose cuda"):
         ProcessReplicas.load(replace(config, device="cuda:0"), source, size=2, router="round_robin")
+
+
+def test_more_replicas_than_threads_are_refused(source: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    with pytest.raises(UserError, match=r"^data_parallel_size=3 is not possible: the CPU has 2 threads"):
+        ProcessReplicas.load(config_of(), source, size=3, router="round_robin")
 
 
 def test_an_unknown_router_is_refused_before_anything_is_loaded(source: ModelSource) -> None:

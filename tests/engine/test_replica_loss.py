@@ -4,13 +4,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.errors import ReplicaFailed
+from engine.config import CacheConfig
+from engine.errors import KVCacheTooSmall, ReplicaFailed
 from engine.parallel.process_replicas import ProcessReplicas
 from engine.parallel.replica_process import ReplicaTask
 from tests.engine.small_replicas import SOURCE, config_of, load_replicas, request, run_to_end
@@ -23,6 +28,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def children_of(replicas: ProcessReplicas) -> list[Any]:
     return [member.child.process for member in replicas._group.members]
+
+
+def task_of(number: int) -> ReplicaTask:
+    return ReplicaTask(number, 1 << 30, config_of(), SOURCE, longest_request=2, threads=1)
 
 
 def test_a_killed_replica_ends_the_run_with_its_name_and_all_can_be_loaded_again() -> None:
@@ -96,8 +105,7 @@ def test_a_replica_that_fails_by_itself_is_told_with_its_reason() -> None:
 
 
 def test_a_replica_that_never_answers_is_ended_after_the_timeout() -> None:
-    tasks = [ReplicaTask(number, 2, config_of(), SOURCE, 2, 1) for number in range(2)]
-    replicas = ProcessReplicas(tasks, "round_robin", timeout_s=0.2)
+    replicas = ProcessReplicas([task_of(0), task_of(1)], "round_robin", timeout_s=0.2)
     children = children_of(replicas)
     os.kill(children[0].pid, signal.SIGSTOP)
     with pytest.raises(ReplicaFailed, match=r"replica 0 \(process \d+\) did not answer within 0\.2 s"):
@@ -107,8 +115,7 @@ def test_a_replica_that_never_answers_is_ended_after_the_timeout() -> None:
 
 
 def test_a_replica_that_is_silent_in_a_run_is_ended_after_the_timeout() -> None:
-    tasks = [ReplicaTask(number, 2, config_of(), SOURCE, 2, 1) for number in range(2)]
-    replicas = ProcessReplicas(tasks, "round_robin", timeout_s=1.0)
+    replicas = ProcessReplicas([task_of(0), task_of(1)], "round_robin", timeout_s=1.0)
     os.kill(children_of(replicas)[0].pid, signal.SIGSTOP)
     replicas.add_request(request("a"))
     with pytest.raises(ReplicaFailed, match=r"replica 0 \(process \d+\) did not answer within 1 s"):
@@ -116,8 +123,62 @@ def test_a_replica_that_is_silent_in_a_run_is_ended_after_the_timeout() -> None:
     replicas.shutdown()
 
 
+@contextmanager
+def full_pipe() -> Iterator[ProcessReplicas]:
+    """Replicas of which one has stopped, with more requests to it than its pipe has room for."""
+    replicas = ProcessReplicas([task_of(0), task_of(1)], "round_robin", timeout_s=3.0)
+    stopped = children_of(replicas)[0]
+    os.kill(stopped.pid, signal.SIGSTOP)
+    # Whoever waits for the pipe waits until then, and the test fails.
+    watchdog = threading.Timer(60.0, stopped.kill)
+    watchdog.start()
+    for number in range(1000):
+        replicas.add_request(request(str(number), prompt_tokens=150, max_tokens=1))
+    try:
+        yield replicas
+    finally:
+        replicas.shutdown()
+        watchdog.cancel()
+
+
+def test_nobody_waits_for_a_replica_that_does_not_read() -> None:
+    begin_s = time.monotonic()
+    with full_pipe() as replicas:
+        children = children_of(replicas)
+        with pytest.raises(ReplicaFailed, match=r"replica 0 \(process \d+\) did not answer within 3 s"):
+            run_to_end(replicas)
+    assert not any(child.is_alive() for child in children)
+    assert time.monotonic() - begin_s < 55
+
+
+def test_a_replica_that_does_not_read_is_ended_by_force() -> None:
+    begin_s = time.monotonic()
+    with full_pipe() as replicas:
+        children = children_of(replicas)
+        replicas.shutdown()
+        assert not any(child.is_alive() for child in children)
+    assert time.monotonic() - begin_s < 55
+
+
+def test_a_replica_that_cannot_load_is_told_while_another_still_loads() -> None:
+    task = task_of(0)
+    slow: Any = _Slow()
+    poor = replace(task, number=1, config=config_of(cache=CacheConfig(gpu_memory_utilization=0.0001)))
+    begin_s = time.monotonic()
+    with pytest.raises(KVCacheTooSmall, match=r"^replica 1: "):
+        ProcessReplicas([replace(task, source=slow), poor], "round_robin")
+    assert time.monotonic() - begin_s < 60
+
+
+class _Slow:
+    """Keeps the process that unpickles it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return time.sleep, (100,)
+
+
 def test_a_replica_that_dies_while_it_loads_ends_the_loading() -> None:
-    task = ReplicaTask(0, 2, config_of(), SOURCE, 2, 1)
+    task = task_of(0)
     # Its model cannot be unpacked there, before it can say anything.
     poison: Any = _Poison()
     broken = replace(task, number=1, source=poison)

@@ -7,19 +7,22 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
+import psutil
 import pytest
 
 from engine.clock import VirtualClock
 from engine.config import CacheConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.errors import OutOfDeviceMemory
+from engine.executor import device as device_module
 from engine.executor.base import StepResult
 from engine.executor.simulated import FixedStepTime, SimulatedExecutor
 from engine.parallel.children import Failure
 from engine.parallel.replica_messages import Answer, Command, NewRequest, ShedNews, StepNews, send
 from engine.parallel.replica_process import Replica
-from engine.request import FinishReason
+from engine.request import FinishReason, Request, SamplingParams
 from engine.scheduler.plan import StepPlan
+from tests.engine.late_executor import STEP_NS, LateExecutor
 from tests.engine.small_replicas import SOURCE, request
 
 
@@ -147,8 +150,10 @@ def test_a_request_that_is_shed_is_told_with_reason_and_time(
     for ticket in (1, 2, 3):  # all while the first step runs: one that waits, and two too many
         add(parent, ticket)
     tell(parent, "sizes", number=2)
+    deadline_s = time.monotonic() + 60
     while replica._commands.qsize() < 4:
-        pass
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
     before_ns = time.monotonic_ns()
     executor.gate.set()
     step, *shed, answer = (parent.recv() for _ in range(4))
@@ -169,3 +174,62 @@ def test_a_replica_hears_while_its_batch_grows(parent: Connection) -> None:
     assert parent.recv().number == 2
     add(parent, 2)
     assert [ticket for ticket, *_ in parent.recv().events] == [0, 1, 2]
+
+
+@pytest.fixture
+def overlapping(connection: tuple[Connection, Connection]) -> Replica:
+    """One seat, one step ahead of its device, and little patience for who waits. Runs as it is told to."""
+    scheduler = SchedulerConfig(max_num_seqs=1, queue_timeout=1.5 * STEP_NS / 1e9)
+    return Replica(
+        0, Engine(LateExecutor(overlaps=True), scheduler, CacheConfig(num_gpu_blocks_override=9)), connection[1]
+    )
+
+
+def add_short(replica: Replica, ticket: int, name: str, max_tokens: int) -> None:
+    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    replica.add_request(ticket, NewRequest.of(Request(name, [1, 2, 3], sampling)))
+
+
+@pytest.mark.parametrize("is_used_again", [False, True])
+def test_a_request_may_be_aborted_between_its_timeout_and_the_word_of_it(
+    overlapping: Replica, connection: tuple[Connection, Connection], is_used_again: bool
+) -> None:
+    add_short(overlapping, 0, "runs", 40)
+    add_short(overlapping, 1, "waits", 40)
+
+    def step() -> StepNews:
+        assert overlapping._step()
+        news = connection[0].recv()
+        assert isinstance(news, StepNews), news
+        return news
+
+    news = step()
+    while not any(change.finish_reason for change in news.changes):
+        news = step()
+    assert [change.ticket for change in news.changes] == [1]
+    assert all(ticket != 1 for ticket, *_ in news.events)
+    overlapping.abort("waits")
+    overlapping.abort("runs")
+    if is_used_again:
+        add_short(overlapping, 2, "waits", 2)
+    told = []
+    while overlapping._engine.has_work:
+        told += [(ticket, len(tokens), why) for ticket, tokens, _, why in step().events]
+    assert told == ([(2, 1, None), (2, 1, FinishReason.LENGTH)] if is_used_again else [])
+
+
+def test_whoever_looks_later_has_the_same_share_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = psutil.Process().memory_full_info().uss
+    memory = psutil.virtual_memory()
+    monkeypatch.setattr(device_module, "_share_bytes", None)
+    monkeypatch.setattr(device_module, "_lines", lambda path: [])
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(available=8 << 30))
+    device_module.share_host(taken + (4 << 30))
+    first = device_module.available_host_bytes()
+    assert first == pytest.approx(4 << 30, rel=0.1)
+    # Another one has taken its own meanwhile.
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(available=5 << 30))
+    assert device_module.available_host_bytes() == pytest.approx(first, rel=0.1)
+    # What is not there cannot be taken.
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(available=1 << 30))
+    assert device_module.available_host_bytes() == 1 << 30
