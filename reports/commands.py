@@ -32,6 +32,7 @@ _ENGINE_FLAGS = (
 _ONLY_OURS = (
     ("device", "router", "--router"),
     ("device", "max_cudagraph_capture_size", "--max-cudagraph-capture-size"),
+    ("device", "enforce_eager", "--eager"),
 )
 
 
@@ -70,15 +71,13 @@ def bench_command(record: Mapping[str, Any], settings: Mapping[str, Any], rate: 
     parts: list[tuple[str, ...]] = [("tune", "bench")]
     parts += [(option, plain(value)) for option, value in options if value is not None]
     parts += _given(record, (*_ENGINE_FLAGS, *_ONLY_OURS))
-    if device.get("enforce_eager"):
-        parts.append(("--eager",))
     parts += [("--set", text) for text in assignments(settings)]
     return Command("Measure these settings", _continued(parts))
 
 
 def _given(record: Mapping[str, Any], flags: Sequence[tuple[str, str, str]]) -> list[tuple[str, ...]]:
     values = [(flag, (record.get(part) or {}).get(name)) for part, name, flag in flags]
-    return [(flag, plain(value)) for flag, value in values if value is not None]
+    return [(flag,) if value is True else (flag, plain(value)) for flag, value in values if value is not None]
 
 
 def _window(record: Mapping[str, Any]) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from engine.config import DTYPE_BYTES
 from engine.errors import UserError
 from engine.executor.base import MemoryProfile
 from engine.executor.simulated import SimulatedExecutor
@@ -45,7 +46,6 @@ class LearntDevice:
     Attributes:
         name, kind: of the device, as in `run.json`.
         model, dtype: that it ran; the step times hold for them alone.
-        bytes_per_element: of that type.
         link_bytes_per_s: measured speed of the host's link; None where no run had swap space.
         memory, times: see there.
         runs: how many runs it was learnt from.
@@ -57,7 +57,6 @@ class LearntDevice:
     kind: str
     model: str
     dtype: str
-    bytes_per_element: int
     link_bytes_per_s: float | None
     memory: MemoryModel
     times: StepTimes
@@ -75,7 +74,7 @@ class LearntDevice:
             "model": self.model,
             "dtype": self.dtype,
             "kv_cache_dtype": self.kv_cache_dtype,
-            "bytes_per_element": self.bytes_per_element,
+            "bytes_per_element": DTYPE_BYTES[self.dtype],  # earlier versions read it
             "link_bytes_per_s": self.link_bytes_per_s,
             "memory": asdict(self.memory),
             "times": self.times.to_dict(),
@@ -110,12 +109,14 @@ class LearntDevice:
             )
         try:
             link = values["link_bytes_per_s"]
+            for dtype in (values["dtype"], values.get("kv_cache_dtype") or values["dtype"]):
+                if dtype not in DTYPE_BYTES:
+                    raise ValueError(f"no such type: {dtype}")
             return cls(
                 name=str(values["name"]),
                 kind=str(values["device_kind"]),
                 model=str(values["model"]),
                 dtype=str(values["dtype"]),
-                bytes_per_element=int(values["bytes_per_element"]),
                 link_bytes_per_s=None if link is None else float(link),
                 memory=MemoryModel(**values["memory"]),
                 times=StepTimes.from_dict(values["times"]),

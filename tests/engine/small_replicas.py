@@ -66,3 +66,9 @@ def tokens_of(events: list[TokenEvent]) -> dict[str, list[int]]:
     for event in events:
         tokens.setdefault(event.request_id, []).extend(event.token_ids)
     return tokens
+
+
+def tokens_and_preemptions(engine: ServingEngine) -> tuple[dict[str, list[int]], int]:
+    """Output by request once all have ended, and how many preemptions there were."""
+    events, records = run_to_end(engine)
+    return tokens_of(events), sum(record.preemptions_recompute + record.preemptions_swap for record in records)

@@ -1,11 +1,11 @@
 """A KV cache in another type than the model's: more tokens in the same memory, the same answer however it is cut."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from engine.attention.kv_tensors import to_pages
 from engine.build import load_executor
@@ -20,6 +20,8 @@ from engine.executor.torch_executor import TorchExecutor
 from engine.model.resolve import ModelSource, resolve_model
 from engine.request import Request, SamplingParams
 from engine.scheduler.plan import ScheduledRequest, StepPlan
+from tests.engine.small_replicas import tokens_and_preemptions
+from tests.engine.wide_model import wide_model
 
 SOURCE = resolve_model("random:tiny-qwen2")
 LARGEST = {torch.float16: 65504.0, torch.bfloat16: 3.3895e38, torch.float8_e4m3fn: 448.0}
@@ -41,15 +43,9 @@ def load(kv_cache_dtype: str, backend: str = "auto", source: ModelSource = SOURC
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> ModelSource:
-    """A tiny model whose weights spread so widely that its answers wander, and hang on what it attends to."""
-    torch.manual_seed(7)
-    config = Qwen2Config(
-        vocab_size=211, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=160, initializer_range=0.25,
-    )  # fmt: skip
+    """With heads that the native kernels take."""
     folder = tmp_path_factory.mktemp("qwen2")
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    return resolve_model(str(folder))
+    return wide_model(folder, hidden_size=64, num_attention_heads=4, initializer_range=0.25)
 
 
 def answers(
@@ -61,14 +57,7 @@ def answers(
         prompt = [(31 * number + 7 * i) % executor.vocab_size for i in range(length)]
         sampling = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
         engine.add_request(Request(str(number), prompt, sampling))
-    tokens: dict[str, list[int]] = {}
-    preemptions = 0
-    while engine.has_work:
-        events, record = engine.step()
-        preemptions += record.preemptions_recompute + record.preemptions_swap
-        for event in events:
-            tokens.setdefault(event.request_id, []).extend(event.token_ids)
-    return tokens, preemptions
+    return tokens_and_preemptions(engine)
 
 
 def test_a_name_that_is_not_one_is_refused() -> None:
@@ -147,7 +136,7 @@ def test_a_learnt_device_says_nothing_of_another_cache(tmp_path: Path) -> None:
     memory = MemoryModel(total=1 << 30, weights=1 << 20, other=0, fixed_bytes=1e6, per_token_bytes=100.0)
     times = StepTimes((0.01,) * len(TERMS), (0.0, 0.0), 0.0, StepShape(1, 1, 1, 1, 1), 100)
     device = LearntDevice(
-        name="CPU (toy)", kind="cpu", model=SOURCE.name, dtype="float32", bytes_per_element=4, link_bytes_per_s=None,
+        name="CPU (toy)", kind="cpu", model=SOURCE.name, dtype="float32", link_bytes_per_s=None,
         memory=memory, times=times, runs=1, kv_cache_dtype="float16",
     )  # fmt: skip
     path = tmp_path / "card.json"
@@ -160,3 +149,7 @@ def test_a_learnt_device_says_nothing_of_another_cache(tmp_path: Path) -> None:
     other = replace(config, model=replace(config.model, kv_cache_dtype="fp8"))
     with pytest.raises(UserError, match="was learnt with a KV cache in float16, and says nothing of fp8"):
         load_executor(other, SOURCE)
+    for types in ({"kv_cache_dtype": "fp4"}, {"dtype": "float8", "kv_cache_dtype": None}):
+        path.write_text(json.dumps(json.loads(device.to_json()) | types))
+        with pytest.raises(UserError, match=r"is damaged .*no such type: (fp4|float8)"):
+            LearntDevice.load(path)

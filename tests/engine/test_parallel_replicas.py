@@ -12,6 +12,7 @@ from engine.parallel.replicas import ReplicatedEngine
 from engine.request import Request, SamplingParams
 from engine.scheduler.plan import TokenEvent
 from engine.trace import IterationRecord
+from tests.engine.small_replicas import run_to_end
 
 ARCH = ModelArch("toy", "llama", 64, 2, 4, 2, 16, 128, 256, 512)
 MS = 1_000_000
@@ -33,17 +34,6 @@ def engine(count: int = 2, router: str = "round_robin", per_token_s: float = 0.0
 
 def request(name: str, prompt_tokens: int = 4, max_tokens: int = 3) -> Request:
     return Request(name, [1] * prompt_tokens, SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True))
-
-
-def run_to_end(group: ReplicatedEngine) -> tuple[list[TokenEvent], list[IterationRecord]]:
-    events: list[TokenEvent] = []
-    records = []
-    while group.has_work:
-        new_events, record = group.step()
-        events += new_events
-        if record is not None:
-            records.append(record)
-    return events, records
 
 
 def test_replicas_run_side_by_side() -> None:

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from engine.config import CacheConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.errors import KVCacheTooSmall, OutOfDeviceMemory, RequestRefused, UserError
 from engine.executor.torch_executor import TorchExecutor
-from engine.model.resolve import ModelSource, resolve_model
+from engine.model.resolve import ModelSource
 from engine.parallel.process_replicas import ProcessReplicas
 from engine.parallel.replica_group import ReplicaGroup
 from engine.parallel.router import ROUTERS
 from engine.parallel.routing import Routing
 from engine.request import FinishReason, RequestStatus
 from tests.engine.small_replicas import config_of, load_replicas, request, requests, run_to_end, tokens_of
+from tests.engine.wide_model import wide_model
 
 SETTINGS = {
     "whole prompts": (SchedulerConfig(), CacheConfig(num_gpu_blocks_override=60)),
@@ -35,15 +35,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> ModelSource:
-    """A tiny model whose weights spread so widely that greedy tokens are clear choices."""
-    torch.manual_seed(7)
-    config = Qwen2Config(
-        vocab_size=211, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=6,
-        num_key_value_heads=2, max_position_embeddings=160, initializer_range=0.2,
-    )  # fmt: skip
-    folder = tmp_path_factory.mktemp("qwen2")
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    return resolve_model(str(folder))
+    return wide_model(tmp_path_factory.mktemp("qwen2"))
 
 
 @pytest.fixture(scope="module")

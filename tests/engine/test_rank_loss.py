@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,8 @@ from engine.model.arch import ModelArch
 from engine.model.resolve import ModelSource
 from engine.parallel.tensor_parallel import TensorParallelExecutor
 from engine.request import Request, SamplingParams
+from tests.engine.outlived import assert_nothing_outlives, either_end
 
-ROOT = Path(__file__).resolve().parents[2]
 ARCH = ModelArch("tiny", "llama", 32, 1, 2, 2, 16, 32, 64, 64)
 SOURCE = ModelSource("random:tiny", ARCH, "random", None, False, None, "bfloat16")
 
@@ -80,19 +78,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "pass"], ids=["killed", "exits"])
+@either_end
 def test_no_rank_outlives_the_program(end: str, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM.format(end=end))
-    # The other rank holds the same standard output, so this returns only when it has ended too.
-    done = subprocess.run(
-        [sys.executable, program],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.stdout == "loaded\n", done.stderr
-    assert done.returncode == (-signal.SIGKILL if "kill" in end else 0), done.stderr
-    assert "Traceback" not in done.stderr
+    assert_nothing_outlives(PROGRAM, end, tmp_path)

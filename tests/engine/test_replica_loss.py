@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,12 +16,11 @@ from engine.config import CacheConfig
 from engine.errors import KVCacheTooSmall, ReplicaFailed
 from engine.parallel.process_replicas import ProcessReplicas
 from engine.parallel.replica_process import ReplicaTask
+from tests.engine.outlived import assert_nothing_outlives, either_end
 from tests.engine.small_replicas import SOURCE, config_of, load_replicas, request, run_to_end
 from workloads.driver import DriveError, Progress, drive
 from workloads.plan import make_plan
 from workloads.spec import spec_from_dict
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def children_of(replicas: ProcessReplicas) -> list[Any]:
@@ -205,19 +202,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "pass"], ids=["killed", "exits"])
+@either_end
 def test_no_replica_outlives_the_program(end: str, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM.format(end=end))
-    # The replicas hold the same standard output, so this returns only when they have ended too.
-    done = subprocess.run(
-        [sys.executable, program],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.stdout == "loaded\n", done.stderr
-    assert done.returncode == (-signal.SIGKILL if "kill" in end else 0), done.stderr
-    assert "Traceback" not in done.stderr
+    assert_nothing_outlives(PROGRAM, end, tmp_path)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from engine.build import find_device, load_executor
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
@@ -17,6 +16,8 @@ from engine.model.resolve import ModelSource, resolve_model
 from engine.parallel.devices import several_devices
 from engine.parallel.tensor_parallel import TensorParallelExecutor
 from engine.request import Request, SamplingParams
+from tests.engine.small_replicas import tokens_and_preemptions
+from tests.engine.wide_model import wide_model
 
 OPTIONS: dict[str, Any] = {"dtype": "float32", "device_memory_bytes": 1 << 30}
 SETTINGS = {
@@ -29,15 +30,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> ModelSource:
-    """A tiny model whose weights spread so widely that greedy tokens are clear choices."""
-    torch.manual_seed(7)
-    config = Qwen2Config(
-        vocab_size=211, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=6,
-        num_key_value_heads=2, max_position_embeddings=160, initializer_range=0.2,
-    )  # fmt: skip
-    folder = tmp_path_factory.mktemp("qwen2")
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    return resolve_model(str(folder))
+    return wide_model(tmp_path_factory.mktemp("qwen2"))
 
 
 def load(source: ModelSource) -> TensorParallelExecutor:
@@ -68,14 +61,7 @@ def tokens_of(engine: Engine) -> tuple[dict[str, list[int]], int]:
     """Tokens by request, and how many preemptions there were."""
     for request in requests():
         engine.add_request(request)
-    tokens: dict[str, list[int]] = {}
-    preemptions = 0
-    while engine.has_work:
-        events, record = engine.step()
-        preemptions += record.preemptions_recompute + record.preemptions_swap
-        for event in events:
-            tokens.setdefault(event.request_id, []).extend(event.token_ids)
-    return tokens, preemptions
+    return tokens_and_preemptions(engine)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from engine.errors import KVCacheTooSmall
 from engine.parallel.process_replicas import ProcessReplicas
 from engine.parallel.replicas import ReplicatedEngine
 from reports.build import write_reports
+from tests.engine.wide_model import wide_model
 from tuner.baseline.record import options_of
 from tuner.settings import Settings
 from tuner.targets.bundled import BundledTarget, Load, Measured, TargetOptions
@@ -32,14 +32,8 @@ SLO = parse_slo(["p95_ttft=10s"])
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BundledTarget]:
-    torch.manual_seed(7)
-    config = Qwen2Config(
-        vocab_size=211, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=6,
-        num_key_value_heads=2, max_position_embeddings=160,
-    )  # fmt: skip
-    folder = tmp_path_factory.mktemp("qwen2")
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    options = TargetOptions(str(folder), "cpu", device_memory_bytes=1 << 30, data_parallel_size=2, router="least_kv")
+    source = wide_model(tmp_path_factory.mktemp("qwen2"))
+    options = TargetOptions(source.name, "cpu", device_memory_bytes=1 << 30, data_parallel_size=2, router="least_kv")
     target = BundledTarget(options, SPEC, SETTINGS)
     yield target
     target.executor.shutdown()

@@ -126,7 +126,7 @@ class CheckoutTarget:
             "--kv-cache-dtype": None if options.kv_cache_dtype == "auto" else options.kv_cache_dtype,
             "--max-model-len": options.max_model_len,
             "--device-memory": None if options.device_memory_bytes is None else _bytes(options.device_memory_bytes),
-            **{f"--{name.replace('_', '-')}": value for name, value in engine.items() if value is not True},
+            **{f"--{name.replace('_', '-')}": value for name, value in engine.items()},
             "--workload": workload,
             "--rate": load.rate,
             "--slo": slo,
@@ -135,8 +135,10 @@ class CheckoutTarget:
             "--drain-timeout": _seconds(load.drain_timeout_s),
             "--seed": load.seed,
         }
-        words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
-        words += [f"--{name.replace('_', '-')}" for name, value in engine.items() if value is True]
+        words: list[str] = []
+        for option, value in given.items():
+            if value is not None:
+                words += [option] if value is True else [option, str(value)]
         return ["bench", *words, *(word for text in self._assignments(settings) for word in ("--set", text))]
 
     def _assignments(self, settings: Settings) -> list[str]:

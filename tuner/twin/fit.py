@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from engine.config import DTYPE_BYTES
 from engine.errors import UserError
 from engine.executor.learnt_device import LearntDevice, MemoryModel
 from engine.executor.step_times import StepShape, StepTimes
@@ -204,7 +203,6 @@ def learn_device(runs: Iterable["RunRecord"], earlier: Iterable["RunRecord"] = (
         kind=device["kind"],
         model=model["name"],
         dtype=model["dtype"],
-        bytes_per_element=DTYPE_BYTES[model["dtype"]],
         link_bytes_per_s=float(np.median(links)) if links else None,
         memory=fit_memory([m["memory"] for m in metas], [m["settings"] for m in metas]),
         times=times,
